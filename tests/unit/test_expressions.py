@@ -447,7 +447,7 @@ def test_twice_the_text_takes_about_twice_the_time(apply: Callable[[str], object
     assert next(filter(None, map(partial(grows_too_fast, apply, largest), FAMILIES)), None) is None
 
 
-def test_what_takes_the_square_of_the_time_is_found() -> None:
+def test_an_expression_with_quadratic_time_is_found() -> None:
     squared = re.compile(r"(\b[\w.-]*(?:secret)[\w.-]*=)").findall
     families = [family for family in FAMILIES if family[1] == "secret-"]
     assert any(grows_too_fast(squared, LARGEST_CHARACTERS, family, attempts=1) for family in families)

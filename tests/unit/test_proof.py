@@ -64,7 +64,7 @@ def said(root: Path) -> Sequence[str]:
     return (root.parent / "out" / "some.log").read_text("utf-8").splitlines()
 
 
-def test_what_has_passed_is_found_again(root: Path) -> None:
+def test_the_result_of_a_passed_part_is_found_again(root: Path) -> None:
     assert again(part(WORKS), root) is None
     result = proved(part(WORKS), root)
     assert (result.result, result.count, result.skipped) == (PASSED, 3, 1)
@@ -101,19 +101,19 @@ def test_a_result_that_is_damaged_is_none(root: Path) -> None:
         ("open('a.py', 'a').write('#'); print('3 passed')", "the files changed meanwhile"),
     ],
 )
-def test_what_did_not_pass_is_run_again(root: Path, program: str, result: str) -> None:
+def test_a_part_that_did_not_pass_is_run_again(root: Path, program: str, result: str) -> None:
     assert proved(part(program), root).result == result
     assert again(part(program), root) is None
 
 
-def test_what_hangs_is_ended_with_all_that_it_started_and_says_where_it_stood(root: Path) -> None:
+def test_a_part_that_hangs_is_ended_with_its_processes_and_its_stacks_are_in_the_log(root: Path) -> None:
     result = proved(part(HANGS), root, limit_s=3.0)
     assert result.result == "ended after 0.05 min"
     assert any('File "<string>", line 6 in <module>' in line for line in said(root)), said(root)
     assert is_gone(int(said(root)[1]))
 
 
-def test_what_a_part_leaves_behind_is_ended(root: Path) -> None:
+def test_processes_left_by_a_part_are_ended(root: Path) -> None:
     assert proved(part(LEAVES), root).result == PASSED
     assert is_gone(int(said(root)[0]))
 

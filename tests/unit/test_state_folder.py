@@ -152,7 +152,7 @@ async def test_whoever_leaves_by_itself_leaves_nothing_behind(tmp_path: Path) ->
     other.close()
 
 
-async def test_what_is_no_record_is_passed_over(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_worker_record_is_passed_over(tmp_path: Path) -> None:
     ended(started(tmp_path, "other"))
     folder, log = await newcomer(tmp_path)
     own = only(tmp_path)

@@ -50,7 +50,7 @@ def test_credentials_are_masked(text: str, expected: str) -> None:
         "token=49640; concurrency_token=7",
     ],
 )
-def test_what_is_no_credential_stays(text: str) -> None:
+def test_text_without_credentials_is_not_masked(text: str) -> None:
     assert masked(text) == text
 
 

@@ -27,7 +27,7 @@ def written(snapshot: Snapshot) -> bytes:
     [SNAPSHOT, SPARKING, replace(SNAPSHOT, landing=LANDER), many(50)],
     ids=["all kinds", "an engine", "a lander", "many"],
 )
-def test_what_is_written_can_be_read(snapshot: Snapshot) -> None:
+def test_a_status_document_is_read_as_it_was_written(snapshot: Snapshot) -> None:
     status = status_from(written(snapshot))
     assert status.snapshot == snapshot
     assert status.throughput == {shard.key: [(3.0, shard.bytes_per_s)] for shard in snapshot.shards}

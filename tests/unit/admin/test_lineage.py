@@ -105,7 +105,7 @@ def test_a_shard_has_one_state(row: LeaseView | None, held: ShardView | None, st
     assert (entry.key, entry.state) == (KEY, state)
 
 
-def test_what_this_worker_knows_of_its_own_leases_wins_over_what_the_table_said() -> None:
+def test_a_lease_of_this_worker_is_shown_as_the_worker_knows_it_not_as_the_table_had_it() -> None:
     old = lease(1, owner="w-2", checkpoint="TRIM_HORIZON")
     (entry,) = shard_entries(replace(SNAPSHOT, shards=(READING,), fleet=(old,)))
     assert (entry.owner, entry.checkpoint) == ("w-1", READING.checkpoint)

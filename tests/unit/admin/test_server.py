@@ -107,7 +107,7 @@ def test_a_caller_of_http_1_0_is_answered_and_done() -> None:
         (b"GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
     ],
 )
-def test_what_is_no_request_is_refused_and_ends_the_connection(said: bytes, status: int) -> None:
+def test_a_malformed_request_is_refused_and_ends_the_connection(said: bytes, status: int) -> None:
     wire = Wire(said)
     echo, log, _ = talk(wire)
     ((found, headers, body),) = wire.answers()
@@ -139,7 +139,7 @@ def test_a_refusal_of_head_has_no_body(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(("more", "status"), [(b"\x00 no request\r\n\r\n", 400), (b"GET / HT", 408)])
-def test_what_comes_after_head_has_an_answer_with_a_body(more: bytes, status: int) -> None:
+def test_a_bad_request_after_head_is_answered_with_a_body(more: bytes, status: int) -> None:
     wire = Wire(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n" + more)
     _, log, _ = talk(wire)
     _, (found, _, body) = wire.answers("HEAD", "GET")

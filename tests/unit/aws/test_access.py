@@ -182,7 +182,7 @@ async def test_calls_go_on_with_what_is_valid_while_credentials_are_renewed() ->
         assert renewals.count == 3
 
 
-async def test_what_somebody_else_has_renewed_is_used() -> None:
+async def test_credentials_that_another_service_renewed_are_used() -> None:
     """The SDK's own calls and those of the other services share credentials: whoever comes first renews them."""
     now = datetime(2026, 11, 21, 12, tzinfo=UTC)
     issued = iter(range(2, 9))

@@ -112,7 +112,7 @@ def test_a_table_without_our_index_lacks_it() -> None:
     assert state_of(spec(), table) == TableState(IndexState.ABSENT)
 
 
-def test_what_was_asked_of_a_new_table_and_the_old_one_is_not_is_reported() -> None:
+def test_an_existing_table_that_differs_from_its_options_is_reported() -> None:
     asked = TableOptions(
         billing_mode=BillingMode.PROVISIONED, read_capacity=1, write_capacity=1, deletion_protection=True
     )
@@ -133,7 +133,9 @@ def test_what_was_asked_of_a_new_table_and_the_old_one_is_not_is_reported() -> N
         (TableOptions(deletion_protection=True), {"DeletionProtectionEnabled": True}),
     ],
 )
-def test_what_nobody_asked_for_is_no_difference(options: TableOptions, found: dict[str, Any]) -> None:
+def test_a_table_setting_that_the_options_leave_open_is_no_difference(
+    options: TableOptions, found: dict[str, Any]
+) -> None:
     assert state_of(spec(options), described(**found)).differences == ()
 
 

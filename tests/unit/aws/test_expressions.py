@@ -37,7 +37,7 @@ def test_an_update_is_one_expression_of_placeholders() -> None:
         (RowUpdate("k", remove=frozenset({"a"})), "REMOVE #0"),
     ],
 )
-def test_what_does_not_change_is_not_mentioned(update: RowUpdate, expression: str) -> None:
+def test_an_update_expression_has_only_the_clauses_it_needs(update: RowUpdate, expression: str) -> None:
     assert update_expression(update, Placeholders(), key_attribute=KEY) == expression
 
 

@@ -251,7 +251,7 @@ def test_a_profile_that_does_not_exist_is_named(environment: pytest.MonkeyPatch)
     [Endpoints("eu west"), Endpoints("eu-west-1", kinesis="not a url")],
     ids=["region", "endpoint"],
 )
-def test_what_the_sdk_refuses_is_a_matter_of_settings(endpoints: Endpoints) -> None:
+def test_a_region_or_endpoint_that_the_sdk_refuses_is_a_configuration_error(endpoints: Endpoints) -> None:
     with pytest.raises(ConfigurationError, match="regionName, kinesisEndpoint"):
         make_clients(endpoints)
 

@@ -30,7 +30,7 @@ def test_a_record_is_taken_as_it_came() -> None:
     assert fetched.payload.size_bytes == 9 + RECORD_OVERHEAD_BYTES
 
 
-def test_what_the_service_may_leave_out_is_none() -> None:
+def test_optional_fields_of_an_answer_are_none_when_absent() -> None:
     fetched = service_answers.fetched({"Records": [{"SequenceNumber": "1", "PartitionKey": "", "Data": ""}]})
     assert fetched.records == [Record("", "", "1", None)]
     assert (fetched.next_iterator, fetched.millis_behind_latest, fetched.child_shards) == (None, None, ())
@@ -66,13 +66,13 @@ RANGE = {"StartingHashKey": "0", "EndingHashKey": "9"}
         {"Records": [], "MillisBehindLatest": "7"},
     ],
 )
-def test_what_is_no_answer_of_get_records_is_unavailable(answer: Any) -> None:
+def test_a_malformed_answer_of_get_records_is_unavailable(answer: Any) -> None:
     with pytest.raises(Unavailable, match="GetRecords: the answer cannot be understood"):
         service_answers.fetched(answer)
 
 
 @pytest.mark.parametrize("answer", [{}, {"Shards": [{"ShardId": "s"}]}, {"Shards": 7}])
-def test_what_is_no_answer_of_list_shards_is_unavailable(answer: Any) -> None:
+def test_a_malformed_answer_of_list_shards_is_unavailable(answer: Any) -> None:
     with pytest.raises(Unavailable, match="ListShards"):
         service_answers.shards(answer)
 

@@ -104,7 +104,7 @@ async def test_other_answers_are_reported_in_our_words(
     assert type(raised.value) is kind
 
 
-async def test_what_was_not_answered_is_not_sent_again() -> None:
+async def test_an_update_without_an_answer_is_not_sent_again() -> None:
     """On a connection that had rested: a read would be sent once more."""
     clock = Ahead()
 

@@ -102,7 +102,7 @@ def test_lists_can_be_narrowed(tmp_path: Path) -> None:
     assert invoke("list", file, "--since", "LATEST").exit_code == 2
 
 
-def test_what_is_no_letter_is_named_and_skipped(tmp_path: Path) -> None:
+def test_a_line_that_is_no_letter_is_named_and_skipped(tmp_path: Path) -> None:
     file = write(tmp_path / "dead", b"hello", b"", letter(1), b'{"shardId":"x"}')
     done = invoke("list", str(file))
     assert done.exit_code == 1
@@ -214,7 +214,7 @@ def test_letters_are_deleted_with_all_their_copies(tmp_path: Path) -> None:
     assert file.read_bytes() == b"not one\n"
 
 
-def test_what_receipts_call_done_is_deleted(tmp_path: Path) -> None:
+def test_letters_done_by_their_receipts_are_deleted_and_failed_ones_kept(tmp_path: Path) -> None:
     file = write(tmp_path / "dead", letter(1), letter(2), letter(3))
     first, second, _ = heads(StoredLines(file, nowhere))
     receipts = tmp_path / "receipts"
@@ -234,7 +234,7 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     assert left(file) == [2]
 
 
-def test_what_daemons_append_meanwhile_is_kept(tmp_path: Path) -> None:
+def test_letters_appended_during_a_deletion_are_kept(tmp_path: Path) -> None:
     """An append may wait for the lock of a file that is then replaced."""
     file = write(tmp_path / "dead", *map(letter, range(1, 31)))
 

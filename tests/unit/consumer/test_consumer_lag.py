@@ -97,7 +97,7 @@ def test_after_a_failure_all_that_was_not_checkpointed_is_unfinished_again() -> 
 
 
 @pytest.mark.parametrize("more", [{}, TWO], ids=["one child", "lanes"])
-def test_what_a_slow_child_has_before_it_is_counted(more: dict[str, Any]) -> None:
+def test_records_that_wait_for_a_slow_child_are_counted(more: dict[str, Any]) -> None:
     """Ten records a second for each child, 100 were put."""
     stage = Seen()
     stage.children.kind = SlowReader

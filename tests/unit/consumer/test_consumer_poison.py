@@ -233,7 +233,7 @@ def test_of_an_aggregate_the_one_user_record_is_set_aside() -> None:
     assert stage.seen == [text for text in texts if text != "poison"]
 
 
-def test_what_cannot_be_stored_is_not_left_out() -> None:
+def test_a_poison_record_is_not_set_aside_until_its_letter_is_stored() -> None:
     stage = Stage(failures=replace(DEAD, failures_most=0))
     stage.letters.refusals = 12
 

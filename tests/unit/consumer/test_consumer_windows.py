@@ -95,7 +95,7 @@ def test_the_end_of_the_shard_does_not_wait() -> None:
     assert stage.seen == ["one", "two"]
 
 
-def test_what_was_gathered_for_a_child_that_is_gone_comes_again() -> None:
+def test_records_gathered_for_a_child_that_ended_are_given_to_the_next() -> None:
     stage = Stage()
 
     async def scene() -> None:

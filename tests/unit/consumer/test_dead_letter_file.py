@@ -57,7 +57,7 @@ async def test_a_half_line_that_a_crash_has_left_spoils_no_other(tmp_path: Path)
     assert (first, half, third) == (letter(1).line(), letter(2).line()[:20], letter(3).line())
 
 
-async def test_what_cannot_be_written_whole_is_taken_back(
+async def test_a_letter_written_in_part_is_removed_from_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "dead.jsonl"

@@ -57,7 +57,7 @@ def test_the_answer_to_initialize_may_name_a_record() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "seven", "-3", "SHARD_END", "TRIM_HORIZON", "LATEST"])
-def test_what_is_no_record_is_refused(wrong: str) -> None:
+def test_an_own_position_that_is_no_sequence_number_is_refused(wrong: str) -> None:
     with pytest.raises(PositionRefused, match="initialize"):
         own_position(Status("initialize", sequence_number=wrong), has_lanes=False)
 

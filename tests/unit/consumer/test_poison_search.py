@@ -179,7 +179,7 @@ def test_one_among_many_is_found_by_halving(count: int, place: float) -> None:
     assert shard.set_aside == [bad]
 
 
-def test_what_fails_once_in_a_batch_is_suspected_and_nothing_more() -> None:
+def test_a_batch_that_fails_once_is_only_suspected() -> None:
     state, verdict = BisectState().failed(Delivery(at(-1), at(9), 10), tries=1)
     assert verdict is BisectResult.SUSPECTED
     assert state.suspects == Suspects(at(-1), at(9), 10, attempts=1)
@@ -220,7 +220,7 @@ def test_a_record_that_could_not_be_stored_is_found_guilty_again() -> None:
     assert (first, second) == (BisectResult.GUILTY, BisectResult.GUILTY)
 
 
-def test_what_was_set_aside_is_passed_over_until_a_checkpoint_covers_it() -> None:
+def test_a_record_set_aside_is_passed_over_until_a_checkpoint_covers_it() -> None:
     state = BisectState().with_set_aside(at(3)).with_set_aside(at(2)).with_set_aside(at(7))
     rest = [at(number) for number in range(1, 9)]
     assert state.next(rest) == BisectStep(0, 1)

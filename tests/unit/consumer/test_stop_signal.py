@@ -55,7 +55,7 @@ def test_a_stir_ends_one_wait_only_even_if_it_came_before() -> None:
     assert run_virtual(play) == (None, "done")
 
 
-def test_what_was_ready_is_not_lost_to_a_call_that_comes_with_it() -> None:
+def test_a_result_that_is_ready_when_the_stop_comes_is_not_lost() -> None:
     async def play() -> str | None:
         stop_signal = StopSignal()
 

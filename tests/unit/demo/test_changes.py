@@ -60,7 +60,7 @@ def test_a_run_without_spark_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"copy by Spark   none: {reason}" in list(replace(RIGHT, no_spark=reason).lines())
 
 
-def test_what_only_one_has_or_what_differs_is_lost() -> None:
+def test_a_missing_or_different_item_counts_as_differing() -> None:
     table = {"a": "1", "b": "2", "c": "3"}
     assert differing(table, dict(table)) == 0
     assert differing(table, {"a": "1", "b": "4", "d": "3"}) == 3

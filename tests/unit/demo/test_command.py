@@ -32,7 +32,7 @@ def test_a_directory_with_files_in_it_is_not_used(tmp_path: Path) -> None:
         ("--seconds", "0"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_anything_starts(arguments: tuple[str, str]) -> None:
+def test_an_invalid_option_is_refused_before_anything_starts(arguments: tuple[str, str]) -> None:
     result = call(*arguments)
     assert result.exit_code == 2
     assert arguments[0] in result.output

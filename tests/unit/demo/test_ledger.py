@@ -17,7 +17,7 @@ def writer(directory: Path) -> Generator[LedgerWriter]:
         yield ledger
 
 
-def test_what_is_written_is_read_once(tmp_path: Path) -> None:
+def test_an_entry_of_the_ledger_is_read_once(tmp_path: Path) -> None:
     reader = LedgerReader(tmp_path)
     records = [CountedRecord("1" * 56, {"the": 2}), CountedRecord("2" * 56, {})]
     with writer(tmp_path) as ledger:

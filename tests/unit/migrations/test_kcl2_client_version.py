@@ -88,7 +88,7 @@ def test_in_a_table_of_its_own_only_the_key_differs() -> None:
     assert write.require == (Absent("key"),)
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_a_client_version_row_of_java_is_read_and_written_unchanged() -> None:
     state = read(JAVA)
     assert state == StateRow(V3X, "w-1", 1770000000000, (PastState(INIT.value, "w-1", 1770000000000),))
     assert CLIENT_VERSION_CODEC.row(state, key_attribute="leaseKey") == JAVA

@@ -118,7 +118,7 @@ def test_the_target_is_a_fair_share_rounded_up(
     assert (decision.target, decision.workers) == (target, workers)
 
 
-def test_what_a_worker_may_not_hold_spills_over() -> None:
+def test_leases_above_the_workers_maximum_spill_over() -> None:
     decision = plan(leases(*[None] * 9), options=TakingOptions(max_leases_for_worker=4))
     assert (decision.target, decision.spill_over) == (4, 5)
     assert len(decision.takes) == 4

@@ -79,7 +79,7 @@ def test_a_report_counts_for_less_than_two_periods_of_reporting() -> None:
     assert not upgrade_readiness(leases(ME), rows, index_active=True, wall_s=1000, report_s=59).is_met
 
 
-def test_what_is_missing_is_named() -> None:
+def test_an_upgrade_that_is_not_ready_names_index_workers_and_leases() -> None:
     ready = upgrade_readiness(
         leases(ME, None, OTHER), [worker(ME, 1000)], index_active=False, wall_s=1000, report_s=30
     )

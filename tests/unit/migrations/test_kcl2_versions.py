@@ -257,7 +257,7 @@ def test_the_last_change_ends_the_looks() -> None:
     play(upgrading, scene)
 
 
-def test_what_cannot_follow_is_reported_once_and_the_worker_goes_on_as_it_was() -> None:
+def test_a_client_version_that_cannot_be_followed_is_reported_once_and_changes_nothing() -> None:
     async def scene(stage: Stage) -> None:
         await stage.versions.begin()
         await stage.says(V.V3X)

@@ -350,7 +350,7 @@ def test_nobody_leads_who_cannot_read_the_state() -> None:
     run_virtual(main)
 
 
-def test_what_a_person_has_to_put_right_is_reported_once_while_the_leader_leads_on() -> None:
+def test_a_deleted_migration_status_is_reported_once_and_the_leader_stays_leader() -> None:
     async def scene(stage: Stage) -> None:
         await MemoryTable.delete(stage.coordinator, TABLE_STATUS_CODEC.row_key)
         await anyio.sleep(120)

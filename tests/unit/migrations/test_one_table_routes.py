@@ -147,7 +147,7 @@ def test_a_worker_follows_the_row(row: TableStatus | None, migrate_all: bool, st
     assert routes.status is status
 
 
-def test_what_cannot_be_followed_changes_nothing() -> None:
+def test_a_missing_migration_status_changes_no_route() -> None:
     stage = Stage()
     routes = stage.routes(PENDING, migrate_all=True)
     assert isinstance(at_once(routes.follow()), UnusableState)

@@ -377,7 +377,7 @@ def test_in_one_table_only_the_options_of_the_lease_table_count() -> None:
     play(scene)
 
 
-def test_what_never_works_is_given_up_with_one_warning() -> None:
+def test_point_in_time_recovery_that_never_works_is_given_up_with_one_warning() -> None:
     async def scene(stage: Stage) -> None:
         opened = stage.opened_by(leases=RECOVERY)
         await opened.open()

@@ -57,7 +57,7 @@ def test_a_blank_line_is_marked_as_such(line: bytes) -> None:
         (b'{"action":"checkpoint","sequenceNumber":[1]}', '"sequenceNumber" is not a text'),
     ],
 )
-def test_what_is_no_message_is_stray_and_says_why(line: bytes, reason: str) -> None:
+def test_a_line_that_is_no_message_is_stray_and_says_why(line: bytes, reason: str) -> None:
     heard = stray(line)
     assert heard.reason.startswith(reason)
     assert not heard.blank
@@ -233,7 +233,7 @@ def test_a_reject_of_no_sense_is_stray(fields: str, reason: str) -> None:
         ),
     ],
 )
-def test_what_a_status_says_besides_is_read(fields: str, read: Status) -> None:
+def test_optional_fields_of_a_status_are_read(fields: str, read: Status) -> None:
     assert (
         decode_child_line(f'{{"action":"status","responseFor":"processRecords",{fields}}}'.encode()) == read
     )

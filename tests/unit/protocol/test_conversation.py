@@ -266,7 +266,7 @@ REFUSED: list[tuple[tuple[Message, ...], Message, str]] = [
 
 @each_role
 @pytest.mark.parametrize(("before", "message", "text"), REFUSED)
-def test_what_is_not_allowed_is_refused_and_changes_nothing(
+def test_a_forbidden_message_is_refused_and_leaves_the_conversation_as_it_was(
     role: Role, before: tuple[Message, ...], message: Message, text: str
 ) -> None:
     conversation = reported(role, *before)

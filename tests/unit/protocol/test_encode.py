@@ -175,7 +175,7 @@ def test_the_same_message_can_be_written_again_after_it_was_escaped() -> None:
 
 
 @given(daemon_messages)
-def test_what_a_daemon_writes_a_client_reads(message: DaemonMessage) -> None:
+def test_a_message_of_the_daemon_is_decoded_by_the_client_as_it_was(message: DaemonMessage) -> None:
     line = encode(message)
     assert line.isascii()
     assert line.count(b"\n") == 1
@@ -184,7 +184,7 @@ def test_what_a_daemon_writes_a_client_reads(message: DaemonMessage) -> None:
 
 
 @given(child_messages)
-def test_what_a_client_writes_the_daemon_reads(message: ChildMessage) -> None:
+def test_a_message_of_the_client_is_decoded_by_the_daemon_as_it_was(message: ChildMessage) -> None:
     line = encode(message)
     assert line.isascii()
     assert line.count(b"\n") == 1

@@ -69,7 +69,9 @@ def child(max_line_bytes: int = 10_000) -> ChildSide[DaemonMessage]:
 
 
 @given(RECORDS, BEHIND)
-def test_what_is_put_into_a_frame_comes_out_of_it(records: list[Record], behind_ms: int | None) -> None:
+def test_a_decoded_frame_has_the_records_that_were_encoded(
+    records: list[Record], behind_ms: int | None
+) -> None:
     frame, told_behind_ms = decode_frame(encode_frame(columns(records), behind_ms))
     assert (list(frame), told_behind_ms) == (records, behind_ms)
     assert [frame[index] for index in range(len(frame))] == records == frame[:]

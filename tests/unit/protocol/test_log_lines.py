@@ -10,7 +10,7 @@ from kcl_protocol import LogLine, Stray, decode_child_line, decode_log_line, enc
 
 
 @given(st.text(), st.text())
-def test_what_is_written_is_read(level: str, message: str) -> None:
+def test_a_decoded_log_line_has_the_level_and_message_that_were_encoded(level: str, message: str) -> None:
     line = encode_log_line(LogLine(level, message))
     assert line.isascii()
     assert line.count(b"\n") == 1

@@ -88,7 +88,7 @@ def test_a_position_cannot_be_compared_with_anything_else() -> None:
     "text",
     ["", " 7", "-7", "+7", "7.0", "1e3", "0x7", "1_000", "²", "\u0667", "trim_horizon", "END", "9" * 5_000],
 )
-def test_what_is_neither_digits_nor_a_sentinel_is_refused(text: str) -> None:
+def test_a_sequence_number_that_is_neither_digits_nor_a_sentinel_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"neither a sequence number nor a sentinel|digits"):
         ExtendedSequenceNumber(text)
 

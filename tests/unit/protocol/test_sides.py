@@ -63,7 +63,7 @@ def test_the_last_line_of_a_child_needs_no_end() -> None:
     assert list(side.receive_data(b"")) == []
 
 
-def test_what_is_no_message_says_why() -> None:
+def test_a_stray_line_says_why_it_is_no_message() -> None:
     side = DaemonSide(max_line_bytes=50)
     assert list(side.receive_data(b"x" * 51 + b"\n" + encode(LeaseLost()))) == [
         Stray("a line of 51 bytes", "x" * 51),

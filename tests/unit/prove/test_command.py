@@ -92,7 +92,7 @@ def test_an_estimate_has_each_scene_each_item_and_the_sum() -> None:
         ((), "say --yes"),
     ],
 )
-def test_what_does_not_begin_makes_nothing(words: tuple[str, ...], text: str, state: Path) -> None:
+def test_a_refused_run_creates_no_file(words: tuple[str, ...], text: str, state: Path) -> None:
     done = call(*words)
     assert done.exit_code == 2
     assert text in done.output

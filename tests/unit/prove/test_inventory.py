@@ -29,7 +29,7 @@ def test_after_a_crash_the_file_names_run_and_items(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_what_was_removed_is_crossed_off_and_at_last_the_file_goes(tmp_path: Path) -> None:
+def test_a_removed_item_leaves_the_inventory_and_the_last_one_deletes_its_file(tmp_path: Path) -> None:
     path = left_by_a_crash(tmp_path, STREAM, TABLE)
     again = Inventory.open(path)
     again.removed(STREAM)

@@ -92,7 +92,9 @@ def test_a_refused_record_is_written_again() -> None:
 
 
 @pytest.mark.parametrize("failure", ["no answer", "server error", "one record failed inside"])
-def test_what_has_no_answer_may_be_there_twice(failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_put_without_an_answer_are_noted_as_possibly_there_twice(
+    failure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[list[str]] = []
     with producing() as (producer, account, stubber, client):
 

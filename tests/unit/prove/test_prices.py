@@ -36,7 +36,7 @@ def test_an_item_is_named_with_its_amount() -> None:
     assert (item.unit, item.amount) == ("million PUT units of 25 KB", 0.5)
 
 
-def test_what_is_refused_is_not_counted() -> None:
+def test_an_expense_above_the_budget_is_refused_and_not_counted() -> None:
     budget = Budget(0.3, Clock())
     budget.spend(Usage(shard_hours=10))
     with pytest.raises(BudgetReached, match=r"0\.45 dollars, above --most 0\.30; 0\.15 dollars are used"):

@@ -148,7 +148,7 @@ def test_a_home_that_is_the_root_hides_no_slashes() -> None:
     assert masked("/etc/x//y", host="", home="/") == "/etc/x//y"
 
 
-def test_what_scenes_and_services_say_is_masked_everywhere() -> None:
+def test_account_numbers_in_texts_of_scenes_and_services_are_masked() -> None:
     secret = "arn:aws:kinesis:eu-west-1:123456789012:stream/x"
     notes = replace(WRONG, notes=(secret,))
     left = NotRemoved(Item("consumer", secret), f"no {secret}", f"aws {secret}")

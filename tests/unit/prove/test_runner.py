@@ -58,7 +58,7 @@ async def test_scenes_are_played_in_turn_and_each_is_tidied_up(tmp_path: Path) -
     assert run.budget.used == Usage(shard_hours=2)
 
 
-async def test_what_fails_in_a_scene_is_its_result_and_the_next_is_played(tmp_path: Path) -> None:
+async def test_a_scene_that_raises_has_failed_and_the_next_one_is_played(tmp_path: Path) -> None:
     group = ExceptionGroup("two", [ProveError("the stream is gone"), KeyError("x")])
     with account() as clients:
         run = Run(clients, tmp_path)

@@ -83,7 +83,9 @@ async def test_everything_is_removed_and_what_never_came_to_be_counts_as_gone(tm
         assert not inventory.path.exists()
 
 
-async def test_what_cannot_be_removed_is_named_with_the_command_and_stays_in_the_file(tmp_path: Path) -> None:
+async def test_an_item_that_cannot_be_removed_is_named_with_its_command_and_kept_in_the_inventory(
+    tmp_path: Path,
+) -> None:
     with account() as clients:
         _, inventory, _ = stage_in(clients, tmp_path)
         table = Item("table", f"{RUN_ID}-app")

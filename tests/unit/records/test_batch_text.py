@@ -55,7 +55,7 @@ def test_every_record_is_found_in_any_order(
     ("number", "sub_number"),
     [("1", 0), (str(10**55), 1), (str(10**56), 0), ("", 0), ("x", 0), ("\u0661", 0), (str(10**55 + 1), -1)],
 )
-def test_what_is_not_there_is_not_found(form: str, number: str, sub_number: int) -> None:
+def test_a_position_that_is_not_in_the_batch_is_not_found(form: str, number: str, sub_number: int) -> None:
     records = [record(place, b"data", "key", None) for place in range(3)]
     text = BatchText(getattr(Payload.of(records), form)(None))
     assert text.find(number, sub_number) is None

@@ -28,7 +28,7 @@ def seen(data: bytes) -> SeenRecord:
 
 @given(st.binary(max_size=500))
 @settings(max_examples=examples(100))
-def test_what_is_packed_is_unpacked_and_nothing_else_is_changed(data: bytes) -> None:
+def test_compressed_data_is_uncompressed_and_other_data_is_unchanged(data: bytes) -> None:
     assert uncompressed(gzip.compress(data)) == (data, "gzip")
     assert uncompressed(zlib.compress(data)) == (data, "zlib")
     unpacked, kind = uncompressed(data)
@@ -102,7 +102,7 @@ def test_a_line_for_people() -> None:
     assert data_text(b"\xff" * 40, None) == f"(no text, 40 B: {'ff ' * 32}...)"
 
 
-def test_what_json_has_not_is_text() -> None:
+def test_values_that_json_lacks_become_text() -> None:
     value = {"bytes": b"\xff", "at": datetime(2026, 1, 2, tzinfo=UTC), "price": Decimal("1.10"), 3: {1: None}}
     assert orjson.loads(json_of(value)) == {
         "bytes": "/w==",

@@ -222,7 +222,7 @@ def test_all_parts_of_an_aggregate_are_the_whole() -> None:
     assert rest == found[found.index(last) + 1 :]
 
 
-def test_what_takes_long_lets_others_work() -> None:
+def test_expanding_a_large_aggregate_yields_to_other_tasks() -> None:
     payload = Payload([outer(hostile(150_000, 1, 0), "7")], 1)
     began = time.thread_time()
     slowest = 0.0

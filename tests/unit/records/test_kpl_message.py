@@ -21,7 +21,7 @@ INDEX = some.integers(0, 300)
     hash_keys=some.lists(some.integers(0, 2**128 - 1).map(str), max_size=4),
     picks=some.lists(some.tuples(INDEX, some.none() | INDEX, some.binary(max_size=400), some.booleans())),
 )
-def test_what_the_reference_writes_is_read(
+def test_an_aggregate_written_by_protobuf_is_read(
     keys: list[str], hash_keys: list[str], picks: list[tuple[int, int | None, bytes, bool]]
 ) -> None:
     written = AggregatedRecord(partition_key_table=keys, explicit_hash_key_table=hash_keys)
@@ -85,7 +85,7 @@ def test_a_good_message_with_a_few_bytes_altered_is_read_or_refused(data: some.D
         (b"\x20" + b"\xff" * 10 + b"\x01", "too long"),
     ],
 )
-def test_what_is_refused_is_reported(message: bytes, why: str) -> None:
+def test_a_malformed_aggregate_is_refused_with_its_reason(message: bytes, why: str) -> None:
     with pytest.raises(MalformedAggregate, match=why):
         parse(message)
 

@@ -35,7 +35,7 @@ def numbers(records: Sequence[AnyRecord]) -> list[int]:
     return [int(each.sequence_number) for each in records]
 
 
-def test_what_lanes_had_done_says_nothing_where_reading_begins_at_the_latest_record() -> None:
+def test_earlier_positions_of_lanes_do_not_count_where_reading_begins_at_latest() -> None:
     window = LaneWindow(2, LATEST, done=(LATEST, position(7)))
     assert [window.checkpoint_of(lane) for lane in range(2)] == [LATEST, LATEST], (
         "a child that is told 7 would miss what came between"
@@ -92,7 +92,7 @@ def test_the_mark_stops_before_the_first_record_that_is_not_done() -> None:
     assert window.size_bytes == 0
 
 
-def test_what_the_lanes_of_another_worker_had_done_is_not_given_again() -> None:
+def test_records_done_by_the_lanes_of_another_worker_are_not_given_again() -> None:
     first = LaneWindow(LANES, TRIM_HORIZON)
     first.add(map(record, range(1, 50)))
     slow, quick, idle = 0, 1, 2
@@ -116,7 +116,7 @@ def test_the_lanes_of_another_number_are_not_those_of_this(done: tuple[ExtendedS
     assert LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE, done).done() == (TRIM_HORIZON, TRIM_HORIZON)
 
 
-def test_what_is_not_done_is_counted_by_lane_and_the_first_of_it_holds_the_mark_back() -> None:
+def test_records_not_done_are_counted_by_lane_and_the_first_holds_the_mark_back() -> None:
     window = LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE)
     assert (window.lane_count, window.held_back, window.not_done(0)) == (2, None, (0, 0))
     window.add(map(record, range(1, 7)))  # 1 3 5 and 2 4 6
@@ -198,7 +198,7 @@ def test_processed_records_are_forgotten_where_room_is_needed_and_read_again_whe
     assert window.mark == position(202)
 
 
-def test_what_was_on_its_way_when_reading_has_to_begin_anew_is_read_again() -> None:
+def test_an_answer_that_arrives_after_a_rewind_is_read_again() -> None:
     window = LaneWindow(1, TRIM_HORIZON)
     window.add(map(record, range(1, 6)))
     window.take(0, *ALL)
@@ -311,7 +311,7 @@ def test_each_lane_gets_its_records_in_order_without_a_gap(steps: list[tuple[str
         assert had[lane] == [number for number in range(1, last + 1) if lane_of(number) == lane]
 
 
-def test_what_a_lane_is_given_is_as_old_as_the_answers_that_it_came_in() -> None:
+def test_records_of_a_lane_have_the_read_facts_of_their_answers() -> None:
     """A lane that reads again is far behind; what another lane still has is not."""
     window, early, late = (
         LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE),
@@ -338,7 +338,7 @@ def read_by(window: LaneWindow, last: int) -> None:
         window.answered(lane)
 
 
-def test_what_lanes_had_done_counts_from_the_start_of_the_stream_too() -> None:
+def test_earlier_positions_of_lanes_count_where_reading_begins_at_trim_horizon() -> None:
     window = LaneWindow(2, TRIM_HORIZON, done=(TRIM_HORIZON, position(30)))
     window.add(map(record, range(1, 30)))
     assert (window.take(1, *ALL), window.is_behind(0)) == ([], True)
@@ -370,7 +370,7 @@ def test_a_lane_that_reads_again_is_behind_and_has_not_been_given_all() -> None:
     assert (window.is_behind(0), window.all_taken) == (True, False)
 
 
-def test_what_waits_for_a_child_is_counted_in_records_and_bytes_of_their_data() -> None:
+def test_waiting_records_are_counted_with_the_bytes_of_their_data() -> None:
     window = LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE)
     assert window.waiting == (0, 0)
     rows = [raw_record(Record("A" * 40, "key" + "y" * number, str(number), None)) for number in range(1, 5)]
@@ -432,7 +432,7 @@ def test_a_checkpoint_that_comes_again_or_goes_back_changes_nothing() -> None:
         assert (window.checkpoint_of(0), window.mark) == (position(4), position(4))
 
 
-def test_what_is_done_before_its_child_was_given_it_is_not_given() -> None:
+def test_a_record_checkpointed_before_its_child_got_it_is_not_given() -> None:
     window = LaneWindow(1, TRIM_HORIZON)
     window.add(map(record, range(1, 6)))
     window.checkpoint(0, position(2))
@@ -507,7 +507,7 @@ def test_a_new_record_of_a_lane_whose_last_one_is_gone_comes_again_where_it_fail
     assert numbers(window.take(0, *ALL)) == [1, 2, 5]
 
 
-def test_what_is_passed_moves_the_mark_where_nothing_holds_it_back() -> None:
+def test_a_passed_position_moves_the_mark_only_if_no_record_holds_it_back() -> None:
     window = LaneWindow(1, TRIM_HORIZON)
     window.passed(position(7))
     assert (window.mark, window.high) == (position(7), position(7))
@@ -516,7 +516,7 @@ def test_what_is_passed_moves_the_mark_where_nothing_holds_it_back() -> None:
     assert (window.mark, window.high) == (position(7), position(12))
 
 
-def test_what_was_passed_before_reading_begins_anew_does_not_count() -> None:
+def test_a_position_passed_between_rewind_and_reread_does_not_count() -> None:
     window = LaneWindow(1, TRIM_HORIZON)
     read_by(window, 3)
     window.shed(0)
@@ -545,7 +545,7 @@ def test_a_lane_that_reads_again_can_be_done_with_a_record_that_is_not_here() ->
     assert numbers(window.take(0, *ALL)) == given
 
 
-def test_what_one_lane_that_reads_again_is_done_with_is_no_record_that_another_lost() -> None:
+def test_a_record_done_by_one_rereading_lane_does_not_hide_those_another_lane_lost() -> None:
     """Without order by key it is not known who had a record."""
     window = LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE)
     read_by(window, 6)  # 1 3 5 and 2 4 6

@@ -74,7 +74,7 @@ def test_a_letter_that_fails_alone_is_given_up_and_the_others_go_on() -> None:
     assert [numbers(three.take()) for _ in range(2)] == [[1], [3]], "1 was answered, but never checkpointed"
 
 
-def test_what_a_checkpoint_covers_never_comes_again() -> None:
+def test_a_record_covered_by_a_stored_checkpoint_is_not_taken_again() -> None:
     three = queue(3)
     three.take()
     three.stored(at(2))

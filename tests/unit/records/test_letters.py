@@ -77,7 +77,7 @@ def test_data_may_be_elsewhere() -> None:
         found.check_size(5)
 
 
-def test_what_lies_beside_data_needs_no_pointer() -> None:
+def test_a_letter_beside_its_data_needs_no_pointer_to_it() -> None:
     fields = {key: value for key, value in json.loads(LETTER.line()).items() if key != "data"}
     found = parse_letter(json.dumps({**fields, "dataBytes": 6}).encode(), "", "s3://bucket/here")
     assert found.data_at == "s3://bucket/here"
@@ -107,7 +107,7 @@ def test_a_wrong_field_is_named(change: dict[str, object], reason: str) -> None:
 @pytest.mark.parametrize(
     "line", [b"", b"hello", b"[]", b"{}", b'{"text":"hi"}', b"\xff\xfe", b"[" * 100_000, b'{"a":' * 100_000]
 )
-def test_what_is_no_letter_is_refused(line: bytes) -> None:
+def test_a_line_that_is_no_letter_is_refused(line: bytes) -> None:
     with pytest.raises(BadLetter):
         parse_letter(line, "")
 

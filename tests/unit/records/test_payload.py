@@ -153,7 +153,7 @@ def test_the_bytes_of_many_short_and_of_many_long_records_are_exact(least: int) 
 
 
 @given(records(), st.integers(0, 10**56), st.integers(0, 3))
-def test_what_a_position_covers_is_dropped(given_records: list[Record], number: int, sub: int) -> None:
+def test_records_up_to_the_position_are_dropped(given_records: list[Record], number: int, sub: int) -> None:
     position = ExtendedSequenceNumber(str(number), sub)
     left = Payload.of(given_records).after(position).decoded()
     assert left == [
@@ -238,7 +238,7 @@ def test_no_records_are_a_line_too() -> None:
         b"\xff\xfe",
     ],
 )
-def test_what_is_no_answer_is_unavailable(reported: bytes) -> None:
+def test_a_malformed_answer_of_get_records_is_unavailable(reported: bytes) -> None:
     with pytest.raises(Unavailable, match="GetRecords: the answer cannot be understood"):
         kinesis.fetched(reported)
 

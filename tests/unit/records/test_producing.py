@@ -182,7 +182,7 @@ def test_a_key_that_no_stream_takes_is_refused(key: str, why: str) -> None:
         keyed(Line("line 1", b"x"), key, packed=False)
 
 
-def test_what_cannot_be_a_record_is_refused() -> None:
+def test_an_empty_too_long_or_malformed_line_is_refused() -> None:
     with pytest.raises(BadLine, match="empty"):
         checked(Line("line 1", b""), in_base64=False)
     with pytest.raises(BadLine, match="too long"):

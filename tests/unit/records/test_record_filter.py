@@ -172,7 +172,7 @@ def test_alternatives_stand_in_an_array_or_as_lambda_writes_them() -> None:
         ('{"data": ' + '{"a": ' * 60_000 + "[1]" + "}" * 60_001, "nested too deep"),
     ],
 )  # fmt: skip
-def test_what_is_no_pattern_is_refused_with_its_place(pattern: str, place: str) -> None:
+def test_a_malformed_pattern_is_refused_with_its_place(pattern: str, place: str) -> None:
     with pytest.raises(PatternError) as refused:
         RecordFilter.of(pattern)
     assert place in str(refused.value)
@@ -218,7 +218,7 @@ def test_records_inside_aggregates_are_looked_at_one_by_one() -> None:
     assert len(by_key) == 50
 
 
-def test_what_is_kept_does_not_keep_the_rest() -> None:
+def test_a_kept_record_does_not_hold_the_memory_of_the_batch() -> None:
     line = Payload.of([record(b'{"t": 1}'), record(b'{"t": 2}')]).line(0)
     payload, _ = Payload.of_line(line)
     kept = RecordFilter.of('{"data": {"t": [2]}}').kept(payload)

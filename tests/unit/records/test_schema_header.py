@@ -38,7 +38,7 @@ def with_escaped_slashes(record: RawRecord) -> Raw:
 
 
 @given(st.binary(max_size=200), st.uuids().map(str), st.booleans())
-def test_what_a_producer_framed_is_found_and_opened(payload: bytes, version_id: str, packed: bool) -> None:
+def test_a_framed_payload_is_found_and_opened(payload: bytes, version_id: str, packed: bool) -> None:
     record = outer(framed(payload, version_id, packed=packed))
     assert schema_header.may_have_header([outer(b""), outer(b"x" * 40), record])
     assert opened(record.data) == (version_id, payload)
@@ -61,7 +61,7 @@ def test_nothing_else_has_a_header(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\3", b"\3\0" + b"x" * 15, b"\3\1" + b"x" * 30, b"\3\6" + b"x" * 16])
-def test_what_is_too_short_or_packed_otherwise_has_none(data: bytes) -> None:
+def test_data_too_short_or_packed_otherwise_has_no_schema_header(data: bytes) -> None:
     assert header_of(outer(data).data) is None
 
 
@@ -84,7 +84,7 @@ def test_the_beginning_is_the_same_for_all_records_of_a_version() -> None:
     ],
     ids=["junk", "cut off", "bomb"],
 )
-def test_what_cannot_be_unpacked_says_why(data: bytes, why: str) -> None:
+def test_a_payload_that_cannot_be_unpacked_says_why(data: bytes, why: str) -> None:
     record = outer(data)
     header = header_of(record.data)
     assert header is not None

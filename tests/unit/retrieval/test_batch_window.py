@@ -111,7 +111,7 @@ def play(scene: Scene, **delivery: int) -> None:
     run_virtual(main)
 
 
-def test_what_is_read_within_the_window_is_one_batch() -> None:
+def test_records_read_within_the_window_are_one_batch() -> None:
     async def scene(stage: Stage) -> None:
         stage.put(10, 20, arrived_s=-3.0)
         async with anyio.create_task_group() as tasks:
@@ -170,7 +170,7 @@ def test_a_window_that_was_over_while_the_child_was_busy_does_not_wait() -> None
     play(scene, batch_window_ms=10_000)
 
 
-def test_what_is_gathered_counts_as_waiting() -> None:
+def test_records_gathered_in_the_window_count_as_waiting() -> None:
     async def scene(stage: Stage) -> None:
         assert stage.window.waiting == (0, 0)
         stage.put(10, 20)

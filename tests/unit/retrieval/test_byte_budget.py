@@ -251,7 +251,7 @@ def test_less_than_nothing_is_a_violation_and_what_others_hold_stays_counted(
     violations.clear()
 
 
-def test_what_is_released_twice_counts_once() -> None:
+def test_a_reservation_released_twice_counts_once() -> None:
     async def scene(shards: Shards, want: Want) -> None:
         await want("a", 40)
         shards.holds["a"].release()

@@ -84,18 +84,20 @@ def test_whoever_cuts_a_batch_leaves_it_to_the_last_part(count: int, size: int, 
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.none() | st.integers(0, 99)), min_size=1, max_size=4))
-def test_what_is_joined_is_complete_as_its_last_part(parts: list[tuple[int, int | None]]) -> None:
+def test_a_joined_payload_is_complete_until_the_time_of_its_last_part(
+    parts: list[tuple[int, int | None]],
+) -> None:
     joined = Payload.joined([payload(count, complete_ms) for count, complete_ms in parts])
     assert (len(joined), joined.complete_ms) == (sum(count for count, _ in parts), parts[-1][1])
 
 
-def test_what_was_joined_becomes_complete_by_an_answer_that_follows() -> None:
+def test_a_joined_payload_becomes_complete_by_a_later_answer() -> None:
     joined = Payload.joined([payload(2, None), payload(1, None)])
     assert told(DeliveryBatch(joined.completed(UNTIL_MS), 0)) == (3, UNTIL_MS)
     assert joined.complete_ms is None
 
 
-def test_what_is_empty_for_others_is_never_complete() -> None:
+def test_completing_the_shared_empty_payload_does_not_change_it() -> None:
     assert EMPTY.completed(UNTIL_MS).complete_ms == UNTIL_MS
     assert EMPTY.complete_ms is None
 

@@ -152,7 +152,7 @@ def test_the_switch_is_noticed_while_it_runs_and_loses_nothing(mode: RetrievalMo
 
 
 @MODES
-def test_what_arrived_before_it_was_asked_is_delivered_on_a_stream_that_may_have_been_auto(
+def test_a_record_that_arrived_before_the_distribution_was_asked_for_is_delivered(
     mode: RetrievalMode,
 ) -> None:
     async def scene(stage: Stage, start: Start) -> None:

@@ -42,7 +42,7 @@ def test_no_more_than_one_read_and_a_fifth_of_the_bytes_a_second(answers: list[t
 
 @given(ANSWERS)
 @settings(max_examples=examples(200))
-def test_what_is_asked_for_fits_what_was_seen(answers: list[tuple[float, int]]) -> None:
+def test_the_limit_follows_the_record_sizes_of_earlier_answers(answers: list[tuple[float, int]]) -> None:
     asked = FIRST_RECORDS
     for (part, record_bytes), (_, size_bytes, share) in zip(answers, followed(answers), strict=True):
         assert 1 <= share.limit <= min(asked * GROWTH, RECORDS_MOST)
@@ -104,7 +104,7 @@ def test_the_share_is_a_fifth_of_the_two_mebibytes_that_a_shard_gives_in_a_secon
     assert FairShare(limit=1000).answered(1000, 1000 * 1000).limit == 419
 
 
-def test_what_fits_into_a_second_is_counted_to_the_byte() -> None:
+def test_the_limit_is_the_number_of_records_that_fit_into_a_second_to_the_byte() -> None:
     assert FairShare(limit=1000).answered(1000, 500_900).limit == 837
     assert FairShare(limit=10).answered(10, 2_097_151).limit == 2
     assert FairShare(limit=1000, record_bytes=1001.0).answered(1000, 500_000).limit == 558

@@ -366,7 +366,9 @@ def test_an_event_that_is_no_end_ends_no_shard() -> None:
         (Unavailable("down"), "warning", "subscription_broken"),
     ],
 )
-def test_what_lasts_is_reported(error: AwsError, level: str, event: str) -> None:
+def test_a_subscription_that_keeps_failing_is_reported_at_the_level_of_its_error(
+    error: AwsError, level: str, event: str
+) -> None:
     async def scene(stage: FanOutStage, start: Start) -> None:
         stage.fan_out.refusals.extend([error] * 3)
         stage.put("a")

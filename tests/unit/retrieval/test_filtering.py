@@ -109,7 +109,7 @@ def play(scene: Callable[[Stage], Awaitable[None]], mode: RetrievalMode, *, empt
     run_virtual(main)
 
 
-def test_what_was_passed_is_told_once_nothing_is_given(mode: RetrievalMode) -> None:
+def test_the_position_of_filtered_records_is_told_once_no_record_is_given(mode: RetrievalMode) -> None:
     async def scene(stage: Stage) -> None:
         numbers = stage.put(NO, YES, NO, b"no JSON")
         assert given(await stage.reader.next()) == [(numbers[1], 0)]

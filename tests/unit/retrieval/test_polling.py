@@ -256,7 +256,7 @@ class _SlowAnswers(TroubledKinesis):
         return iterator
 
 
-def test_what_came_while_an_iterator_at_latest_was_on_its_way_is_read_though_it_expires() -> None:
+def test_a_record_put_before_an_iterator_at_latest_is_answered_is_read_though_it_expires() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.kinesis = _SlowAnswers(stage.model)
         stage.kinesis.refusal = Unavailable("outage")

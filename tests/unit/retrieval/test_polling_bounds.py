@@ -65,7 +65,7 @@ def test_an_iterator_that_waited_for_a_slow_child_is_renewed_before_it_expires()
     play(scene)
 
 
-def test_what_is_in_hand_is_counted_until_it_is_released() -> None:
+def test_a_batch_counts_in_the_budget_until_it_is_released() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("x" * 50_000)
         budget = ByteBudget(LoopClock())
@@ -102,7 +102,7 @@ def test_a_child_is_given_frames_from_when_it_takes_them() -> None:
 
 
 @pytest.mark.parametrize("takes_frames", [True, False])
-def test_what_is_read_before_the_child_has_said_what_it_takes_is_encoded_when_it_is_taken(
+def test_a_batch_read_before_the_child_chose_its_framing_is_encoded_when_taken(
     takes_frames: bool,
 ) -> None:
     async def scene(stage: Stage, start: Start) -> None:
@@ -122,7 +122,7 @@ def test_what_is_read_before_the_child_has_said_what_it_takes_is_encoded_when_it
     play(scene)
 
 
-def test_what_nobody_takes_is_given_up() -> None:
+def test_batches_that_nobody_took_leave_the_budget_when_the_reader_closes() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("one", "two", "three")
         budget = ByteBudget(LoopClock())

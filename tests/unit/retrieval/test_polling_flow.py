@@ -17,7 +17,7 @@ from tests.unit.retrieval.stage import Stage, play, texts
 Begin = Callable[[PollingReader], object]
 
 
-def test_what_is_read_and_what_waits_is_counted() -> None:
+def test_read_and_waiting_records_are_counted() -> None:
     async def scene(stage: Stage, begin: Begin) -> None:
         stage.put("aaa", "bbb", "ccc")
         reader = stage.prefetch(reports_empty=False)

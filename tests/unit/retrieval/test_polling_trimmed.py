@@ -278,7 +278,7 @@ def test_with_latest_the_loss_of_the_record_where_reading_began_is_told() -> Non
     play_kinesis(scene)
 
 
-def test_what_is_not_known_of_a_loss_is_not_claimed() -> None:
+def test_a_loss_of_unknown_extent_is_told_without_guesses() -> None:
     shard_id = ShardId("shardId-000000000007")
     assert lost_words(shard_id, "5", None, 0) == "records after 5; which is the oldest one left is not known"
     assert lost_words(shard_id, "5", 0, 3_600_000) == (

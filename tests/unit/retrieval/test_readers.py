@@ -161,7 +161,7 @@ def test_registering_is_tried_as_often_as_is_set(error: AwsError) -> None:
 
 
 @pytest.mark.parametrize("error", [AccessDenied("no"), InvalidRequest("what?"), LIMIT])
-def test_what_keeps_being_impossible_is_reported_with_advice_and_tried_again_later(error: AwsError) -> None:
+def test_fan_out_that_stays_impossible_is_reported_with_advice_and_tried_again(error: AwsError) -> None:
     async def scene(stage: FanOutStage, start: Start) -> None:
         stage.fan_out.registering.extend([error] * 2)
         stage.put("a")

@@ -52,7 +52,7 @@ def test_where_the_one_who_asks_goes_away_the_next_one_asks() -> None:
     play(scene, ORDERS)
 
 
-def test_what_is_unknown_is_asked_for_again_after_a_while() -> None:
+def test_an_unknown_schema_is_asked_for_again_after_a_while() -> None:
     async def scene(schemas: MemorySchemas, cache: SchemaCache) -> None:
         for _ in range(3):
             with pytest.raises(SchemaNotFound, match="GetSchemaVersion: no version"):

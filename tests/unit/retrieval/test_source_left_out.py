@@ -105,7 +105,7 @@ def test_records_of_other_shards_are_counted_and_reported_loudly_once(mode: Retr
 
 
 @pytest.mark.parametrize("mode", [RetrievalMode.POLLING, RetrievalMode.FANOUT])
-def test_what_the_checkpoint_covers_is_counted_and_nothing_to_look_at(mode: RetrievalMode) -> None:
+def test_records_before_the_checkpoint_are_counted_without_a_warning(mode: RetrievalMode) -> None:
     async def scene(stage: Stage, start: Start) -> None:
         number = stage.put_together(*[("k", text.encode(), HERE) for text in "abc"])
         stage.put(b"d")

@@ -285,7 +285,7 @@ def test_two_children_of_one_worker_for_one_shard_are_a_violation() -> None:
         ([replace(INITIALIZE, sequence_number="12")], "started_ahead"),
     ],
 )
-def test_what_a_child_must_not_be_told_is_a_violation(messages: list[Action], violation: str) -> None:
+def test_a_wrong_action_to_a_child_is_a_violation(messages: list[Action], violation: str) -> None:
     async def run(home: Home, talk: Talk) -> None:
         for message in messages:
             await talk.say(message)

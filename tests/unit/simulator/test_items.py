@@ -29,7 +29,7 @@ def test_letters_that_are_stored_together_come_in_any_order(
     assert rules.copy["item"] == expected
 
 
-def test_what_comes_again_before_a_letter_is_older_than_the_letter() -> None:
+def test_a_change_given_again_before_a_letter_is_older_than_the_letter() -> None:
     """A child failed at the second change, which became a letter; the next one is given the first change once more."""
     truth, rules = Truth(), ItemRules()
     truth.shard_created("shard", ())

@@ -108,7 +108,7 @@ FRESH = row(leaseCounter=0, leaseOwner=None, ownerSwitchesSinceCheckpoint=0, che
         (None, FRESH, "a"),
     ],
 )
-def test_what_kcl_writes_breaks_no_rule(before: Row | None, after: Row | None, by: str) -> None:
+def test_a_write_of_kcl_breaks_no_rule(before: Row | None, after: Row | None, by: str) -> None:
     assert violation_of(before, after, by=by) is None
 
 

@@ -66,7 +66,7 @@ def play(scene: Callable[[Stage], Awaitable[None]], stage: Stage | None = None) 
     return run_virtual(main)
 
 
-def test_what_comes_together_is_reported_after_the_buffer_time() -> None:
+def test_values_within_the_buffer_time_are_reported_together_at_its_end() -> None:
     async def scene(stage: Stage) -> None:
         for _ in range(4):
             stage.gathered.meters.add(kcl.RENEWAL_HELD, 3)
@@ -151,7 +151,7 @@ def test_a_call_without_an_answer_is_given_up_after_five_seconds() -> None:
     assert stage.gathered.value(own.CLOUDWATCH_LOST) == 1.0
 
 
-def test_what_finds_the_queue_full_is_reported_with_advice() -> None:
+def test_metrics_dropped_by_a_full_queue_are_reported_with_advice() -> None:
     async def scene(stage: Stage) -> None:
         stage.some(9)
         await anyio.sleep(10.5)
@@ -185,7 +185,7 @@ def test_the_end_does_not_wait_for_a_service_that_does_not_answer() -> None:
     assert run_virtual(main) <= 5.1
 
 
-def test_what_a_flush_was_cut_off_from_is_reported_by_the_next() -> None:
+def test_metrics_left_by_a_cancelled_flush_are_reported_by_the_next() -> None:
     async def main() -> Stage:
         stage = Stage()
         stage.cloudwatch.hangs = True

@@ -113,7 +113,7 @@ def test_an_event_that_passes_through_a_function_is_found_where_it_is_named(tmp_
 @pytest.mark.parametrize(
     "line", ["math.log.info", "parser.error('an error')", "click.echo('x')", "log.bind(a='b')"]
 )
-def test_what_is_no_log_call_is_left_alone(tmp_path: Path, line: str) -> None:
+def test_a_call_of_something_else_is_no_log_event(tmp_path: Path, line: str) -> None:
     assert scan(tmp_path, f"def does():\n {line}\n") == {}
 
 

@@ -68,7 +68,7 @@ def test_levels_are_read(text: str, root: Threshold, components: dict[str, Thres
         ("../../etc=DEBUG", "no such component"),
     ],
 )
-def test_what_cannot_be_meant_is_reported(text: str, reported: str) -> None:
+def test_an_unknown_level_or_component_is_reported(text: str, reported: str) -> None:
     with pytest.raises(ValueError) as error:
         parse_levels(text)
     assert reported in str(error.value)

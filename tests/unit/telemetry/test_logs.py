@@ -88,7 +88,7 @@ def test_binding_leaves_the_first_logger_alone() -> None:
     ("level", "written"),
     [("debug", "dbg nfo wrn err"), ("info", "nfo wrn err"), ("warning", "wrn err"), ("error", "err")],
 )
-def test_what_is_below_the_level_is_not_written(level: LogLevel, written: str) -> None:
+def test_events_below_the_level_are_not_written(level: LogLevel, written: str) -> None:
     stream = io.StringIO()
     log = log_to(stream, level=level)
     log.debug("dbg")

@@ -29,7 +29,7 @@ def test_a_set_is_count_sum_least_and_most_of_its_values(values: list[float]) ->
     assert gathered.take() == {}
 
 
-def test_what_was_reported_is_not_reported_again() -> None:
+def test_a_value_that_was_reported_is_not_reported_again() -> None:
     gathered = Gathered()
     gathered.meters.add(kcl.DISCOVERY_FOUND, 5)
     gathered.take()
@@ -69,7 +69,7 @@ def test_an_operation_tells_success_and_time_and_one_histogram() -> None:
         assert gathered.value(OPERATIONS, operation="LeaseDiscovery", step="", outcome=outcome) == count
 
 
-def test_what_is_cancelled_is_not_counted() -> None:
+def test_a_cancelled_operation_is_not_counted() -> None:
     async def main() -> Gathered:
         gathered = Gathered()
         with anyio.move_on_after(1.0), gathered.meters.operation(kcl.DISCOVERY):
@@ -144,7 +144,7 @@ def test_a_queue_that_is_half_full_calls_for_an_early_flush_once() -> None:
         assert len(calls) == (number + 1 >= 200)
 
 
-def test_what_is_taken_is_the_oldest_and_the_rest_goes_on_gathering() -> None:
+def test_the_oldest_statistics_are_taken_first_and_the_rest_go_on_gathering() -> None:
     gathered = Gathered()
     for _ in range(2):
         for number in range(3):

@@ -54,7 +54,7 @@ def told_of(environment: dict[str, str]) -> tuple[ServiceManager, MemoryLog]:
     return ServiceManager.of(environment, log, pid=77), log
 
 
-def test_what_is_said(manager: Manager) -> None:
+def test_the_service_manager_is_told_ready_alive_and_stopping(manager: Manager) -> None:
     reported, log = told_of({"NOTIFY_SOCKET": manager.address})
     reported.alive()
     reported.ready()

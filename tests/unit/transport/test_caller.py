@@ -218,7 +218,7 @@ async def test_a_connection_that_the_server_closed_meanwhile_costs_nothing() -> 
         assert server.connections == 2
 
 
-async def test_what_nobody_uses_for_a_while_is_closed() -> None:
+async def test_an_idle_connection_is_closed_after_a_while() -> None:
     clock = SteppedClock()
     async with serving(lambda exchange: exchange.answer()) as server:
         async with calling(f"http://127.0.0.1:{server.port}", clock=clock) as caller:

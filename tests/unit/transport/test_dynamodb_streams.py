@@ -285,7 +285,7 @@ def test_errors_have_their_kinds(code: str, kind: type[AwsError]) -> None:
     play(scene)
 
 
-def test_what_is_older_than_a_day_is_trimmed_and_a_stream_needs_its_arn() -> None:
+def test_changes_older_than_a_day_are_trimmed_and_a_stream_is_read_by_its_arn() -> None:
     async def scene(world: TableWorld) -> None:
         first, *_ = world.write("a", "b")
         await anyio.sleep(25 * 3600.0)

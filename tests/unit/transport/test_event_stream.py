@@ -162,7 +162,7 @@ def test_exceptions_and_errors_are_reported(data: bytes, expected: StreamFailure
         (frame(header("h", 7, b"\x00")), "headers that cannot be read"),
     ],
 )
-def test_what_cannot_be_is_refused_before_more_is_awaited(data: bytes, why: str) -> None:
+def test_a_malformed_frame_is_refused_before_more_is_awaited(data: bytes, why: str) -> None:
     with pytest.raises(MalformedFrame, match=why):
         FrameReader().feed(data)
 

@@ -67,7 +67,7 @@ def test_an_announcement_is_no_answer() -> None:
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3",
     ],
 )
-def test_what_could_be_read_in_two_ways_is_refused(text: str) -> None:
+def test_an_ambiguous_answer_is_refused(text: str) -> None:
     with pytest.raises(MalformedAnswer):
         parse_head(text.encode())
 
