@@ -37,7 +37,7 @@ async def test_children_have_process_ids_of_their_own(backend: ChildrenBackend) 
         await other.aclose()
 
 
-async def test_what_cannot_be_started_says_so(backend: ChildrenBackend) -> None:
+async def test_a_program_that_does_not_exist_fails_at_the_start(backend: ChildrenBackend) -> None:
     async with backend.open(Program.MISSING) as children:
         with pytest.raises(ChildStartFailed):
             await children.start(SHARD)
@@ -93,7 +93,7 @@ async def test_receive_is_empty_where_the_child_closed_its_stdout_but_lives(back
         await child.aclose()
 
 
-async def test_what_the_child_wrote_is_still_there_after_its_end(backend: ChildrenBackend) -> None:
+async def test_output_of_a_child_can_be_read_after_its_end(backend: ChildrenBackend) -> None:
     async with backend.open(Program.ECHO) as children:
         child = await children.start(SHARD)
         await child.send(b"last words\n")

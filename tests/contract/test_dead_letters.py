@@ -355,7 +355,7 @@ class Puts:
         self.names = list(self.names)
 
 
-async def test_what_has_its_letter_has_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_data_is_stored_in_the_bucket_before_its_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Puts()
     monkeypatch.setattr(Services, "client_for", lambda *_, **__: client)
     async with BucketLetters("//letters").writer(Endpoints(REGION), None) as letters:

@@ -175,7 +175,7 @@ async def test_a_subscription_is_protected_and_then_taken_over(account: FanOutAc
             assert data(pushed) == ["YQ=="]
 
 
-async def test_what_does_not_exist_is_reported(account: FanOutAccount) -> None:
+async def test_a_missing_shard_or_consumer_is_stream_not_found(account: FanOutAccount) -> None:
     arn = await registered(account)
     with pytest.raises(StreamNotFound):
         async with account.fan_out.subscribe(STREAM, arn, ShardId("shardId-000000000009"), OLDEST):

@@ -156,7 +156,9 @@ async def _store(destination: str, overflow: str | None, letters: Sequence[DeadL
 
 
 @pytest.mark.usefixtures("s3")
-def test_what_a_daemon_stores_in_a_bucket_comes_back(tmp_path: Path, program: tuple[str, ...]) -> None:
+def test_letters_that_a_daemon_stored_in_a_bucket_are_replayed_and_deleted(
+    tmp_path: Path, program: tuple[str, ...]
+) -> None:
     source = f"s3://{BUCKET}/dead?folders=day"
     anyio.run(_store, source, None, [letter(2), replace(letter(1), application_name="b / c")])
     assert listed(source) == ["1", "2"]
@@ -204,7 +206,9 @@ def test_many_letters_have_many_pages(s3: Any, monkeypatch: pytest.MonkeyPatch) 
     assert keys(s3) == []
 
 
-def test_what_is_wrong_in_a_bucket_is_named(s3: Any, tmp_path: Path, program: tuple[str, ...]) -> None:
+def test_broken_letters_in_a_bucket_are_named_and_skipped(
+    s3: Any, tmp_path: Path, program: tuple[str, ...]
+) -> None:
     lost, cut, orphan = (put(s3, letter(number), b"12") for number in (1, 2, 3))
     put(s3, letter(4), b"4")
     s3.delete_object(Bucket=BUCKET, Key=lost)

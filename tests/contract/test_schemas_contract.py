@@ -75,7 +75,7 @@ async def test_a_version_that_is_not_there_is_told_apart(registered: tuple[Schem
         ("InternalServiceException", Unavailable),
     ],
 )
-async def test_what_glue_refuses_is_reported_in_our_words(code: str, error: type[AwsError]) -> None:
+async def test_an_error_of_glue_becomes_the_aws_error_of_its_kind(code: str, error: type[AwsError]) -> None:
     with local_clients(glue="http://127.0.0.1:1") as clients:
         schemas = build_schemas(clients)
         assert schemas is not None

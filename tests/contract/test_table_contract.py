@@ -191,7 +191,7 @@ async def test_whole_numbers_are_read_as_int(table: Table) -> None:
 
 
 @pytest.mark.parametrize("kind", UNSTORABLE)
-async def test_what_dynamodb_cannot_store_is_an_invalid_request(table: Table, kind: str) -> None:
+async def test_a_value_that_dynamodb_cannot_store_is_an_invalid_request(table: Table, kind: str) -> None:
     with pytest.raises(InvalidRequest):
         await table.put({KEY: "k", "value": UNSTORABLE[kind]})
     with pytest.raises(InvalidRequest):
@@ -214,14 +214,14 @@ async def test_keys_may_be_any_text(table: Table) -> None:
     assert (await table.delete(key)).applied
 
 
-async def test_what_one_read_gave_does_not_change_the_table(table: Table) -> None:
+async def test_a_row_that_was_read_stays_as_it_was_when_the_table_changes(table: Table) -> None:
     await table.put(LEASE)
     before = await table.get("k")
     await table.update(RowUpdate("k", add={"leaseCounter": 1}))
     assert before == LEASE
 
 
-async def test_what_was_put_may_be_changed_afterwards(table: Table) -> None:
+async def test_a_row_changed_by_its_writer_after_the_put_stays_as_it_was_put(table: Table) -> None:
     nested: dict[str, Value] = {"C": (1,)}
     row: dict[str, Value] = {KEY: "k", "map": nested}
     await table.put(row)

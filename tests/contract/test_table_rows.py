@@ -221,7 +221,7 @@ async def test_the_leaders_lock(stage: Stage) -> None:
     assert await table.get("Leader") is None
 
 
-async def test_what_was_written_is_found_again_in_the_same_layout(stage: Stage) -> None:
+async def test_tables_with_rows_are_opened_again_in_the_layout_they_have(stage: Stage) -> None:
     await _reporter(stage).report()
     found = await stage.opened_again()
     assert found.share_one_table is stage.tables.share_one_table

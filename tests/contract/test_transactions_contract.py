@@ -73,7 +73,7 @@ async def test_a_put_replaces_the_row(pair: Pair) -> None:
     assert await pair.one.get("Migration3.0") == after
 
 
-async def test_what_no_store_can_carry_out_is_refused_without_effect(pair: Pair) -> None:
+async def test_an_invalid_transaction_is_refused_and_changes_no_row(pair: Pair) -> None:
     double: list[tuple[Table, RowPart]] = [
         (pair.one, RowPut(MOVED)),
         (pair.one, RowDelete("Migration3.0")),

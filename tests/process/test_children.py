@@ -98,7 +98,7 @@ async def test_signals_take_what_the_child_started(way: str) -> None:
         await ended(grandchild)
 
 
-async def test_what_the_child_started_ends_with_it_when_it_ends_by_itself() -> None:
+async def test_processes_that_a_child_started_end_when_the_child_ends_by_itself() -> None:
     async with children_of(command("parent", "same")) as children:
         child = await children.start(SHARD)
         grandchild = int(await receive_line(child))

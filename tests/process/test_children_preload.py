@@ -158,7 +158,7 @@ async def test_a_killed_child_tells_which_signal_and_the_others_live() -> None:
     assert len(template_pids(log)) == 1
 
 
-async def test_what_a_forked_child_started_ends_with_it() -> None:
+async def test_processes_that_a_forked_child_started_end_with_it() -> None:
     async with children_of(preloaded("parent", "same"), options=PRELOAD) as children:
         child = await children.start(SHARD)
         grandchild = int(await receive_line(child))

@@ -174,7 +174,7 @@ async def test_an_empty_command_is_reported(argv: tuple[str, ...]) -> None:
     assert "executableName is empty" in await failure_of(*argv)
 
 
-async def test_what_the_system_cannot_pass_on_is_reported() -> None:
+async def test_an_argument_that_the_system_cannot_pass_on_is_reported() -> None:
     assert "embedded null" in await failure_of("/bin/sh", "a\0b")
     assert "embedded null" in await failure_of("/bin/\0")
     assert "Argument list too long" in await failure_of("/bin/sh", "x" * 10_000_000)

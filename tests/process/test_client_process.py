@@ -144,7 +144,7 @@ def test_nothing_that_user_code_prints_reaches_the_daemon(tmp_path: Path, form: 
     assert result.code == 0
 
 
-def test_what_was_printed_before_run_does_no_harm(tmp_path: Path) -> None:
+def test_text_printed_before_run_goes_to_stderr_and_not_into_the_protocol(tmp_path: Path) -> None:
     program = write_program(tmp_path, "plain", "pass")
     program.write_text("print('early', end='')\n" + program.read_text(encoding="utf-8"), encoding="utf-8")
     result = run_program(program, INITIALIZE)

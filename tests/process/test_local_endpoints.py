@@ -201,7 +201,7 @@ class TestKinesis:
 
         world.kinesis.list_streams()
 
-    def test_what_is_not_there_yet_is_unknown(self, world: InProcess) -> None:
+    def test_an_operation_that_is_not_implemented_is_unknown(self, world: InProcess) -> None:
         with pytest.raises(ClientError) as caught:
             world.kinesis.describe_limits()
 
@@ -215,7 +215,7 @@ class TestKinesis:
             ("Other_20131202.ListStreams", b"{}", "UnknownOperationException"),
         ],
     )
-    def test_what_no_sdk_would_send_is_refused(
+    def test_a_malformed_request_is_refused_with_the_code_of_aws(
         self, world: InProcess, target: str, body: bytes, code: str
     ) -> None:
         request = Request(world.endpoints.kinesis_url, data=body, headers={"X-Amz-Target": target})

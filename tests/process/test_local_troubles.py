@@ -261,7 +261,9 @@ class TestControl:
             (TRIM, {"stream": STREAM}),
         ],
     )
-    def test_what_makes_no_sense_is_refused(self, world: InProcess, path: str, reported: object) -> None:
+    def test_a_malformed_fault_or_trim_is_refused(
+        self, world: InProcess, path: str, reported: object
+    ) -> None:
         with pytest.raises(HTTPError) as caught:
             _post(world.endpoints.kinesis_url + path, reported)
         with caught.value as answer:

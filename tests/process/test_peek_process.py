@@ -129,7 +129,7 @@ def test_positions_of_every_kind(local: Local, tmp_path: Path) -> None:
         assert "there is no lease 77" in ended.stderr
 
 
-def test_what_is_trimmed_or_throttled_is_said(local: Local, tmp_path: Path) -> None:
+def test_peek_notes_a_trimmed_checkpoint_and_a_throttled_read(local: Local, tmp_path: Path) -> None:
     with application(local, tmp_path, "peek-gone", shards=1) as app:
         app.write_properties("worker", f"{PROCESSORS}.decoding {tmp_path / 'delivered'}")
         with app.daemon(f"{PROCESSORS}.decoding {tmp_path / 'delivered'}") as daemon:

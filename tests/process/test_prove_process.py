@@ -142,7 +142,7 @@ def test_after_sigkill_endpoints_of_its_own_take_everything_with_them(tmp_path: 
     assert state_files(tmp_path) == []
 
 
-def test_what_costs_more_than_allowed_ends_the_run_and_is_removed(tmp_path: Path, endpoints: Local) -> None:
+def test_a_run_estimated_above_most_ends_at_once_and_leaves_nothing(tmp_path: Path, endpoints: Local) -> None:
     with proving(tmp_path, endpoints, "--local", "--most", "0.01") as process:
         text = said(process)
         assert process.returncode == 2, text

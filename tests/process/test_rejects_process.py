@@ -18,7 +18,7 @@ REJECTING: Final = f"{PROCESSORS}.rejecting"
 
 
 @pytest.mark.parametrize(("way", "lanes"), [("plain", 1), ("plain", 3), ("lambda", 1), ("singly", 1)])
-def test_what_a_child_rejects_is_a_dead_letter_and_no_child_is_restarted(
+def test_a_rejected_record_becomes_a_dead_letter_and_no_child_is_restarted(
     local: Local, tmp_path: Path, way: str, lanes: int
 ) -> None:
     dead = tmp_path / "dead.jsonl"

@@ -82,7 +82,7 @@ def test_every_end_can_be_had(ledger: LedgerReader, end: str, kinds: list[str]) 
     ],
     ids=["exits", "wrong status", "silent", "no last checkpoint", "exit code", "not there"],
 )
-def test_what_a_processor_does_wrong_is_said_in_one_line(
+def test_a_mistake_of_a_processor_is_told_in_one_line(
     command: tuple[str, ...], options: tuple[str, ...], said: str
 ) -> None:
     done = invoke("run-child", *options, "--", *command, given="a record\n")
@@ -163,7 +163,7 @@ for line in sys.stdin:
 )
 
 
-def test_what_a_processor_rejects_is_printed_and_may_be_kept(tmp_path: Path) -> None:
+def test_a_rejected_record_is_printed_and_written_to_the_letters_file(tmp_path: Path) -> None:
     file, rejected = tmp_path / "records.jsonl", tmp_path / "rejected.jsonl"
     file.write_bytes(b"".join(each.line() + b"\n" for each in (letter(30), letter(20))))
     words = ("run-child", "-r", str(file), "--end", "lost", "--batch", "1", "--letters", str(rejected))

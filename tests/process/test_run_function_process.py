@@ -108,7 +108,7 @@ def test_each_form_of_a_function_gets_every_record_and_is_checkpointed_while_not
             daemon.stop()
 
 
-def test_what_is_not_decoded_or_not_wanted_is_a_letter_in_the_current_folder(
+def test_an_undecodable_or_rejected_record_becomes_a_letter_in_the_current_folder(
     local: Local, tmp_path: Path
 ) -> None:
     write(
@@ -355,7 +355,9 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.Mon
         (("consumer:handle", "--application=a b"), "--application: applicationName = a b: "),
     ],
 )
-def test_what_cannot_run_ends_with_exit_code_2(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+def test_a_function_or_option_that_is_wrong_ends_with_exit_code_2(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
     write(tmp_path, "def two(a, b): ...\ndef text(a: complex): ...\ndef handle(order: Order): ...\n")
     done = subprocess.run(
         [sys.executable, "-m", "kcl_daemon", "run", "orders", *words],

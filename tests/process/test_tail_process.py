@@ -107,7 +107,7 @@ def test_a_terminal_gets_no_control_characters(local: Local, tmp_path: Path) -> 
         assert b"\x1b[36m" in shown, "a key is in colour"
 
 
-def test_what_is_shown_can_be_chosen(local: Local, tmp_path: Path) -> None:
+def test_tail_shows_only_records_that_its_options_choose(local: Local, tmp_path: Path) -> None:
     with application(local, tmp_path, "tail-chosen", shards=2) as app:
         for number in range(8):
             put(
@@ -156,7 +156,7 @@ def test_what_is_shown_can_be_chosen(local: Local, tmp_path: Path) -> None:
         (("arn:aws:kinesis:x",), 2, "not the ARN of a stream"),
     ],
 )
-def test_what_cannot_be_is_said(
+def test_tail_explains_options_that_cannot_be_met(
     local: Local, tmp_path: Path, words: tuple[str, ...], code: int, said: str
 ) -> None:
     with application(local, tmp_path, "tail-wrong", shards=0) as app:

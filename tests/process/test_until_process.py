@@ -217,7 +217,7 @@ def test_a_second_replay_of_the_same_name_refuses(local: Local, tmp_path: Path) 
         assert outputs(tmp_path / "out") == span.wanted
 
 
-def test_what_is_not_in_the_stream_is_said(local: Local, tmp_path: Path) -> None:
+def test_a_replay_of_a_missing_shard_fails_and_tells_what_is_gone(local: Local, tmp_path: Path) -> None:
     with live(local, tmp_path, "not-there") as span:
         span.start_s = 946_684_800.0
         with span.replay(tmp_path / "out", "--shard", "shardId-7") as replay:
