@@ -58,13 +58,15 @@ def test_every_block_with_commands_is_marked() -> None:
 
 
 @pytest.mark.parametrize("block", RUN, ids=lambda block: block.where)
-def test_what_is_marked_so_runs(block: Block, environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_block_marked_run_runs(block: Block, environment: dict[str, str], tmp_path: Path) -> None:
     furnish(tmp_path, environment)
     perform(block, tmp_path, environment)
 
 
 @pytest.mark.parametrize("block", PARSED, ids=lambda block: block.where)
-def test_what_is_not_run_could_be(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_marked_parse_has_only_commands_and_options_that_exist(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     furnish(tmp_path, {})
     monkeypatch.chdir(tmp_path)
     check_script(block.script)
@@ -148,6 +150,6 @@ def test_commands_are_taken_apart() -> None:
         ("kafka-topics --list", "not ours"),
     ],
 )
-def test_what_could_not_be_run_is_reported(script: str, reported: str) -> None:
+def test_a_documented_command_that_does_not_exist_is_reported(script: str, reported: str) -> None:
     with pytest.raises(NotACommand, match=re.escape(reported)):
         check_script(script)

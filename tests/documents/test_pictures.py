@@ -57,7 +57,7 @@ def test_the_last_frame_of_run_has_the_records() -> None:
     assert [line.partition("| ")[2] for line in lines if "| got" in line] == ["got two apples", "got a pear"]
 
 
-def test_what_a_terminal_got_is_drawn_line_for_line() -> None:
+def test_the_output_of_a_terminal_is_drawn_line_by_line() -> None:
     said = [
         Said(10.0, 0, b"$ make <tea>\r\n"),
         Said(11.0, 0, b"\x1b[31mno tea\x1b[0m\r\n"),

@@ -437,7 +437,7 @@ def test_modules_of_both_kinds_in_folders(tmp_path: Path) -> None:
         ("--nonsense a.handler", "", "--nonsense"),
     ],
 )
-def test_what_cannot_be_run_is_explained_with_its_place(
+def test_a_handler_that_cannot_be_run_is_explained_with_file_and_line(
     words: str, source: str | None, said: str, tmp_path: Path
 ) -> None:
     is_there("node")

@@ -50,7 +50,7 @@ def linux_only(path: Path) -> set[str]:
     return found
 
 
-def test_what_only_linux_has_stands_in_one_module() -> None:
+def test_functions_that_only_linux_has_are_used_in_one_module() -> None:
     found = {(shown(path), name) for path in product() for name in linux_only(path)}
     assert {(path, name) for path, name in found if path != PLATFORM} == ELSEWHERE
     assert {

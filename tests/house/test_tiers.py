@@ -36,7 +36,7 @@ def test_make_test_runs_each_folder_of_tests_once() -> None:
 
 
 @pytest.mark.parametrize(("folder", "target"), ELSEWHERE.items())
-def test_what_make_test_leaves_out_has_a_target_of_its_own(folder: str, target: str) -> None:
+def test_a_folder_that_make_test_leaves_out_has_its_own_make_target(folder: str, target: str) -> None:
     recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", makefile(), re.MULTILINE)
     assert recipe is not None
     assert folder in recipe[1]

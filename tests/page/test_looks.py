@@ -85,7 +85,7 @@ def test_everything_can_be_reached_by_the_keyboard_and_where_one_is_can_be_seen(
         assert page.locator("details pre").first.is_visible()
 
 
-def test_what_changes_is_changed_in_place_and_updates_can_be_paused(
+def test_the_page_is_updated_in_place_and_updates_can_be_paused(
     made: Served, source: Standing, browser: Browser
 ) -> None:
     with looking(browser, made.url) as checked:
@@ -198,7 +198,7 @@ def work_ms(browser: Browser, url: str) -> float:
 
 
 @pytest.mark.parametrize(("name", "width"), [("desktop", 1366), ("phone", 390)])
-def test_what_matters_most_is_on_the_screen_without_scrolling(
+def test_the_worst_shard_and_the_headline_are_seen_without_scrolling(
     browser: Browser, name: str, width: int
 ) -> None:
     odd = tuple(

@@ -30,5 +30,5 @@ def repeats(*, remembers: bool) -> int:
     return outcome.repeats
 
 
-def test_what_is_done_beyond_the_mark_is_not_repeated_after_a_workers_death_where_it_is_remembered() -> None:
+def test_remembered_positions_of_lanes_halve_the_repeats_after_a_workers_death() -> None:
     assert repeats(remembers=True) < repeats(remembers=False) / 2

@@ -89,7 +89,7 @@ def test_the_lines_come_out_of_the_pipe_however_it_is_cut(
 
 
 @each_transcript
-def test_what_we_write_is_plain_ascii(transcript: Transcript) -> None:
+def test_every_message_is_encoded_in_ascii(transcript: Transcript) -> None:
     for line in transcript.lines:
         message = read(line)
         if message is not None:

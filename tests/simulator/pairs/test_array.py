@@ -53,7 +53,7 @@ def rows_of(apart: Apart) -> list[Row]:
 
 
 @pytest.mark.parametrize(("row", "apart"), [(row, each) for each in REFUSED for row in rows_of(each)])
-def test_what_is_said_to_be_refused_is_refused_with_that_message(row: Row, apart: Apart) -> None:
+def test_settings_that_exclude_each_other_are_refused_with_that_message(row: Row, apart: Apart) -> None:
     assert apart.why in refusal(text_of(row) + apart.lines)
 
 

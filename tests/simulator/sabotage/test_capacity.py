@@ -33,7 +33,7 @@ def violation() -> str | None:
     return None if found is None else found.name
 
 
-def test_what_the_leaders_store_is_judged_and_right() -> None:
+def test_capacity_rows_of_all_leaders_are_right() -> None:
     assert violation() is None
 
 

@@ -47,7 +47,7 @@ def violation(plan: Plan) -> str | None:
 
 
 @pytest.mark.parametrize("plan", [PLAN, CUT, PUSHED], ids=["polled", "cut", "pushed"])
-def test_what_children_are_told_is_true_and_told_often(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_until_is_true_and_told_often(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     told = list[int]()
     completed = Deliveries.completed
 
@@ -115,6 +115,8 @@ def by_the_time_of_an_event(patch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda each: getattr(each, "__name__", None),
 )
-def test_what_is_not_true_is_noticed(plan: Plan, broken: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complete_until_that_is_too_late_is_noticed(
+    plan: Plan, broken: Patch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken(monkeypatch)
     assert violation(plan) == "not_complete"

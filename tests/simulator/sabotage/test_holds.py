@@ -43,7 +43,7 @@ def violation(*more: Planned) -> str | None:
 
 
 @pytest.mark.parametrize("held", [PAUSE, LIMIT])
-def test_what_is_held_outlives_leader_and_owner(held: Planned) -> None:
+def test_a_hold_outlives_the_leader_and_the_owner(held: Planned) -> None:
     assert violation(held, *KILLS, Planned(130.0, LetGo())) is None
 
 

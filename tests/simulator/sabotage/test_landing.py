@@ -162,7 +162,7 @@ def a_roster_without_shards(patch: pytest.MonkeyPatch) -> None:
         (1, a_roster_without_shards, {"older_than_horizon"}),
     ],
 )
-def test_what_makes_marks_true_and_readers_safe_can_be_taken_away(
+def test_a_landing_without_one_of_its_precautions_is_noticed(
     seed: int, broken: Patch, names: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(monkeypatch)

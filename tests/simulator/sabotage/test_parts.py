@@ -208,7 +208,7 @@ def test_workers_that_do_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
     assert with_worker(monkeypatch, run) == "lease_missing"
 
 
-def test_what_a_plan_asks_for_besides_is_judged_at_the_end() -> None:
+def test_limits_of_a_plan_are_judged_at_the_end_of_the_run() -> None:
     killed = plan(Planned(60.0, Kill(0)), shards=2)
     troubled = replace(plan(), kinesis=Trouble(lost=0.3))
     assert violation(replace(killed, repeats_most=0)) == "records_repeated"

@@ -158,7 +158,7 @@ def test_each_rule_of_the_account_can_be_broken(
     assert violation_in(lambda: course(Told())) == violation
 
 
-def test_what_does_not_come_to_rest_is_noticed() -> None:
+def test_a_soak_that_does_not_come_to_rest_is_noticed() -> None:
     async def rest() -> None:
         with anyio.fail_after(600):
             await _until_done(Told().account)
