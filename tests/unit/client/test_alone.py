@@ -66,11 +66,11 @@ def run(*words: str, **variables: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_it_runs_on_the_standard_library_alone() -> None:
+def test_the_client_runs_on_the_standard_library_alone() -> None:
     assert run("-I", "-S", "-c", BARE) == ["ONE b'key'", r"TWO b'\\ud800\\xe9'", "[]"]
 
 
-def test_importing_it_takes_a_moment(tmp_path: Path) -> None:
+def test_the_client_is_imported_within_its_time(tmp_path: Path) -> None:
     """Of CPU, the median of five. Compiled, as an installed package is."""
     compiled = {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
     assert median(float(run("-c", TIMED, **compiled)[0]) for _ in range(5)) < IMPORT_MOST

@@ -82,7 +82,7 @@ def test_attempts_bound_the_tries() -> None:
     assert (len(requests_of(report)), report.backoffs_s) == (1, ())
 
 
-def test_no_attempts_are_a_mistake() -> None:
+def test_a_checkpoint_with_0_attempts_raises_value_error() -> None:
     report = driven(lambda _batch, checkpointer: checkpointer.checkpoint(attempts=0))
     assert isinstance(report.exception, ValueError)
 

@@ -115,7 +115,7 @@ def test_the_first_parameter_says_what_it_gets(function: object, takes: Takes, a
     assert (shape.takes, shape.annotation) == (takes, annotation)
 
 
-def test_without_an_annotation_it_is_the_record() -> None:
+def test_a_parameter_without_annotation_gets_the_record() -> None:
     assert shape_of(of_nothing_said).takes is Takes.RECORD
 
 
@@ -234,7 +234,7 @@ def test_bad_data_raises_what_is_rejected(annotation: object, data: bytes | str)
 
 @given(st.binary(max_size=64), st.sampled_from([Order, Packed, Typed, Model, Checked, Any, str]))
 @settings(max_examples=examples(300))
-def test_no_data_raises_anything_else(data: bytes, annotation: object) -> None:
+def test_malformed_data_raise_only_decoding_errors(data: bytes, annotation: object) -> None:
     with suppress(*UNDECODABLE):
         read(annotation, data)
 

@@ -43,7 +43,7 @@ def test_json_takes_any_value() -> None:
     assert record(b64encode(b'{"a": [1, null]}').decode()).json() == {"a": [1, None]}
 
 
-def test_json_refuses_what_is_none() -> None:
+def test_json_of_data_that_is_no_json_raises_value_error() -> None:
     with pytest.raises(ValueError, match="Expecting value"):
         record(b64encode(b"no").decode()).json()
 

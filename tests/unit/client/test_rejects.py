@@ -397,7 +397,7 @@ def test_without_a_destination_what_is_below_the_lowest_failure_is_done_and_no_m
         assert report.checkpoints == (at(7),)
 
 
-def test_no_attempts_end_the_process_without_a_letter() -> None:
+def test_a_failure_with_0_attempts_ends_the_process_without_a_letter() -> None:
     report = drive(Failing("8", rule=ItemFailures(attempts=0)), RECORDS, dead_letters=True)
     assert "named in batchItemFailures" in str(report.exception)
     assert (report.checkpoints, report.rejected, report.exit_code) == ((at(7),), (), 70)

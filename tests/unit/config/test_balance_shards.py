@@ -23,7 +23,7 @@ def test_each_property_of_the_clean_up_fills_its_field(prefix: str) -> None:
     assert loaded.warnings == ()
 
 
-def test_the_auditor_has_javas_figures_and_takes_others() -> None:
+def test_the_auditor_has_the_defaults_of_java_and_can_be_configured() -> None:
     assert read().settings.shards == ShardSettings(audit_ms=120_000, audit_confidence=3)
     lines = (
         "leasesRecoveryAuditorExecutionFrequencyMillis = 500\n"

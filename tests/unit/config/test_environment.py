@@ -169,7 +169,7 @@ def test_a_service_of_kubernetes_is_no_property() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_property_is_taken_for_a_service(name: str) -> None:
+def test_no_property_variable_is_taken_for_a_service_link(name: str) -> None:
     assert not is_service_link(variable_for(name), "1")
 
 
@@ -187,7 +187,7 @@ def test_the_variable_of_a_property_is_the_one_that_the_daemon_takes() -> None:
     assert given_for("adminPort", LINKS) is None
 
 
-def test_a_reference_is_text_until_it_is_asked_for() -> None:
+def test_a_reference_to_a_variable_is_expanded_only_with_expand_environment() -> None:
     more = "workerId = ${HOST}-1\n"
     assert read_in({"HOST": "h"}, more).settings.worker_id == "${HOST}-1"
     assert read_in({"HOST": "h"}, more + "expandEnvironment = true\n").settings.worker_id == "h-1"

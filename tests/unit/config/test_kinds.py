@@ -55,7 +55,7 @@ def test_a_number_without_a_limit_is_read_as_it_was_written(value: float) -> Non
     assert RATE.read(repr(value)) == value
 
 
-def test_a_number_says_its_range() -> None:
+def test_the_kind_of_a_number_describes_its_range() -> None:
     assert PART.allowed == "more than 0, at most 1"
     assert RATE.allowed == "more than 0 KiB per second"
 
@@ -101,7 +101,7 @@ def test_a_text_that_java_does_not_read_or_nobody_means_is_no_duration(text: str
 
 
 @pytest.mark.parametrize("text", ["PT0S", "P0D", f"PT{LONG_MAX * 10}S", f"P{'9' * 5000}D"])
-def test_no_time_and_endless_time_are_out_of_range(text: str) -> None:
+def test_a_duration_of_zero_or_without_end_is_out_of_range(text: str) -> None:
     assert reason(duration(), text) == "out of range"
 
 

@@ -53,7 +53,7 @@ def test_a_minimal_file_gives_the_defaults() -> None:
     assert read().warnings == ()
 
 
-def test_every_key_fills_its_field() -> None:
+def test_the_basic_properties_fill_the_fields_of_the_settings() -> None:
     settings = read(
         "workerIdentifier = w-1\ntableName = billing-leases\nregionName = eu-west-1\n"
         "kinesisEndpoint = http://127.0.0.1:4567\ndynamoDBEndpoint = https://ddb.example:8443/\n"
@@ -212,7 +212,7 @@ def test_children_are_stuck_only_where_it_is_said_after_how_long() -> None:
     assert read("childStuckTimeoutMillis = 30000\n").settings.child.stuck_timeout_ms == 30_000
 
 
-def test_both_waits_before_a_restart_may_be_the_same() -> None:
+def test_the_first_and_the_longest_restart_backoff_may_be_equal() -> None:
     child = read("childRestartBackoffMillis = 70000\nchildRestartBackoffMaxMillis = 70000\n").settings.child
     assert (child.backoff_first_ms, child.backoff_most_ms) == (70_000, 70_000)
 

@@ -85,7 +85,7 @@ def test_a_namespace_may_have_more_marks_than_a_table() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "  ", "\\t", "a\\nb", "a\\u0000b", "\\ud83d", "a\\u2028b"])
-def test_it_is_never_blank_nor_unprintable(name: str) -> None:
+def test_a_blank_or_unprintable_application_name_is_refused(name: str) -> None:
     (line,) = refusals(ALL_NAMED, base=called(name))
     assert line.startswith("app.properties:3: applicationName = ")
     assert "allowed: printable characters" in line

@@ -209,7 +209,7 @@ BASE = "executableName = consumer.py\n"
         ("orders-${STAGE:-dev}", ", or add expandEnvironment = true"),
     ],
 )
-def test_a_template_that_nobody_has_rendered_is_called_one(value: str, more: str) -> None:
+def test_an_unrendered_template_is_refused_as_a_template(value: str, more: str) -> None:
     """Two names: one is refused by itself, the other for what is named after it."""
     for line in refusals(f"streamName = {value}\napplicationName = {value}\n", base=BASE):
         key, variable = (

@@ -153,7 +153,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
-def test_every_key_reaches_the_field_that_the_table_names(key: Key) -> None:
+def test_a_property_that_is_set_changes_the_field_named_in_the_reference(key: Key) -> None:
     base = {"streams": MANY, "landing": LANDING, "changes": CHANGES}.get(key.target.partition(".")[0], GOOD)
     before = field_of(read(base=base).settings, key.target)
     written = f"{key.name} = {SAMPLES.get(key.name, '600')}\n"

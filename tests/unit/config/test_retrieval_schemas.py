@@ -12,7 +12,7 @@ from tests.unit.config.helpers import read
 ROLE = "StsAssumeRoleCredentialsProvider|arn:aws:iam::111122223333:role/reader|kcl"
 
 
-def test_nobody_is_asked_unless_a_file_says_so() -> None:
+def test_schemas_are_not_resolved_unless_a_property_asks_for_it() -> None:
     assert read().settings.schemas == SchemaSettings(SchemaRegistry.OFF, SchemaFailure.RETRY)
     assert not read("schemaRegistry = off\n").settings.schemas.are_resolved
     assert read("schemaRegistry = decode\n").settings.schemas.are_resolved

@@ -138,7 +138,7 @@ def test_a_removed_property_of_spark_is_named_with_its_replacement(name: str) ->
         )
 
 
-def test_a_token_in_what_is_gone_is_not_shown() -> None:
+def test_a_token_in_a_removed_property_is_masked_in_the_error() -> None:
     assert "SECRET" not in complaint("sparkRemote = sc://h:15002/;token=SECRETSECRET\n")
 
 

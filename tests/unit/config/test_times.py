@@ -59,11 +59,11 @@ def test_milliseconds_for_seconds_are_a_warning_too() -> None:
         ("sparkMaxSkewMillis = 5", False),
     ],
 )
-def test_only_a_value_that_nobody_means_is_doubted(line: str, doubts: bool) -> None:
+def test_only_an_implausible_duration_gives_a_warning(line: str, doubts: bool) -> None:
     assert bool(doubted(f"{line}\n")) is doubts
 
 
-def test_no_default_is_doubted() -> None:
+def test_no_default_duration_gives_a_warning() -> None:
     """Each in a file of its own, as some exclude others."""
     for key in KEYS:
         if key.name.endswith("Millis") and default_of(key).isdecimal():

@@ -99,7 +99,7 @@ def test_an_echoed_daemon_message_is_an_echo(action: str) -> None:
         b'{"action":"status","responseFor":"initiali\\u007ae"}',
     ],
 )
-def test_a_status_is_read_however_it_is_dressed(line: bytes) -> None:
+def test_a_status_with_other_spacing_or_extra_fields_is_read(line: bytes) -> None:
     assert decode_child_line(line) == Status("initialize")
 
 
@@ -247,7 +247,7 @@ json_values = st.recursive(
 
 
 @given(st.binary() | st.binary().map(lambda tail: b'{"action":"checkpoint",' + tail))
-def test_no_bytes_whatever_raise(line: bytes) -> None:
+def test_any_bytes_of_a_child_become_a_message_or_a_stray_line(line: bytes) -> None:
     assert isinstance(decode_child_line(line), Status | CheckpointRequest | Reject | Echo | Stray)
 
 

@@ -20,7 +20,7 @@ MESSAGES = st.dictionaries(TEXTS, VALUES, max_size=4).flatmap(
 
 
 @given(MESSAGES)
-def test_both_write_and_read_the_same(message: dict[str, object]) -> None:
+def test_the_fast_and_the_plain_codec_write_and_read_the_same(message: dict[str, object]) -> None:
     try:
         fast = codec.fast_dump_line(deepcopy(message))
     except TypeError:  # a name that is no UTF-8, which no message has
@@ -33,14 +33,14 @@ def test_both_write_and_read_the_same(message: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[1] 2", b"NaN", b"-Infinity", b'"\xff"', b"\x00", b"'a'"])
-def test_neither_reads_what_is_no_json(line: bytes) -> None:
+def test_both_codecs_refuse_a_line_that_is_no_json(line: bytes) -> None:
     for load in (codec.fast_load, codec.plain_load):
         with pytest.raises(ValueError, match=r".+"):
             load(line)
 
 
 @pytest.mark.parametrize("number", [2**64, -(2**63) - 1])
-def test_neither_writes_an_integer_that_does_not_fit(number: int) -> None:
+def test_both_codecs_refuse_an_integer_beyond_64_bits(number: int) -> None:
     for dump_line in (codec.fast_dump_line, codec.plain_dump_line):
         with pytest.raises(TypeError, match="64-bit"):
             dump_line({"records": [{"n": number}]})

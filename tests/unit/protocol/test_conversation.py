@@ -63,7 +63,7 @@ each_role = pytest.mark.parametrize("role", list(Role))
 
 
 @each_role
-def test_nothing_is_owed_at_the_start(role: Role) -> None:
+def test_a_new_conversation_owes_no_answer_and_no_checkpoint(role: Role) -> None:
     conversation = Conversation(role)
     assert conversation.state is State.START
     assert conversation.awaiting is None

@@ -135,7 +135,7 @@ def test_reads_old_and_new_forms(line: str, message: DaemonMessage) -> None:
         (b'{"action":"shutdown"}', '"reason" must be a text, but is null or missing'),
     ],
 )
-def test_refuses_what_no_daemon_says_and_names_it(line: bytes, what: str) -> None:
+def test_a_line_that_no_daemon_sends_is_refused_and_named(line: bytes, what: str) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         decode_daemon_line(line)
     assert what in str(caught.value)

@@ -75,7 +75,7 @@ def test_an_unknown_name_changes_no_other_error() -> None:
     assert RejectError("of our own").wire_name == "InvalidStateException"
 
 
-def test_one_can_tell_whose_fault_a_breach_is() -> None:
+def test_local_and_remote_protocol_errors_are_apart() -> None:
     assert issubclass(LocalProtocolError, ProtocolError)
     assert issubclass(RemoteProtocolError, ProtocolError)
     assert not issubclass(LocalProtocolError, RemoteProtocolError)

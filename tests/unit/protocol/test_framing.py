@@ -121,7 +121,7 @@ def test_the_cuts_do_not_matter_and_the_lines_are_those_of_a_text_file(pieces: l
 
 
 @given(cut_streams(), st.integers(1, 6))
-def test_the_limit_drops_exactly_the_lines_beyond_it(pieces: list[bytes], limit: int) -> None:
+def test_only_lines_longer_than_the_limit_are_dropped(pieces: list[bytes], limit: int) -> None:
     whole = [line for line in framed(pieces) if isinstance(line, bytes)]
     assert framed(pieces, limit) == [
         line if len(line) <= limit else OversizedLine(len(line), line) for line in whole

@@ -41,5 +41,5 @@ def test_any_bytes_are_put_up_with(line: bytes) -> None:
         b"[" * 100_000,
     ],
 )
-def test_anything_else_is_no_such_message(line: bytes) -> None:
+def test_another_line_is_no_log_line(line: bytes) -> None:
     assert decode_log_line(line) is None

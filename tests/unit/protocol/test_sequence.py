@@ -115,7 +115,9 @@ def test_a_negative_sub_sequence_number_is_refused(text: str) -> None:
         (SHARD_END, True, True),
     ],
 )
-def test_it_tells_what_it_is(position: ExtendedSequenceNumber, is_sentinel: bool, is_shard_end: bool) -> None:
+def test_a_sequence_number_knows_whether_it_is_a_sentinel_and_the_shard_end(
+    position: ExtendedSequenceNumber, is_sentinel: bool, is_shard_end: bool
+) -> None:
     assert position.is_sentinel is is_sentinel
     assert position.is_shard_end is is_shard_end
 
@@ -128,7 +130,7 @@ def test_it_tells_what_it_is(position: ExtendedSequenceNumber, is_sentinel: bool
         (SHARD_END, "SHARD_END"),
     ],
 )
-def test_it_reads_well_in_a_log(position: ExtendedSequenceNumber, text: str) -> None:
+def test_a_sequence_number_is_written_as_text(position: ExtendedSequenceNumber, text: str) -> None:
     assert str(position) == text
 
 

@@ -81,7 +81,7 @@ def test_log_messages_need_leave() -> None:
     assert isinstance(stray, Stray)
 
 
-def test_neither_end_says_what_it_may_not() -> None:
+def test_each_side_refuses_to_send_a_forbidden_message() -> None:
     with pytest.raises(LocalProtocolError):
         DaemonSide().send_data(CheckpointAnswer(None, None, None))
     with pytest.raises(LocalProtocolError):

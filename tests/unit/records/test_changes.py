@@ -123,7 +123,7 @@ def test_nulls_are_left_out(form: ChangeForm) -> None:
     assert data["dynamodb"].keys() == {"Keys", "OldImage", "SequenceNumber", "ApproximateCreationDateTime"}
 
 
-def test_plain_has_what_a_program_needs() -> None:
+def test_a_change_in_plain_form_has_kind_table_keys_old_item_and_time() -> None:
     event = _event(kind="REMOVE", identity=_TTL, OldImage={**_KEYS, "n": {"N": "1"}})
     assert _data(_answer(event), ChangeForm.PLAIN) == {
         "kind": "remove",
@@ -195,7 +195,7 @@ def test_values_of_unknown_kinds_are_passed_on() -> None:
 
 
 @pytest.mark.parametrize("form", ChangeForm)
-def test_half_of_a_surrogate_pair_stops_nothing(form: ChangeForm) -> None:
+def test_a_lone_surrogate_in_a_change_is_delivered(form: ChangeForm) -> None:
     half = {"\ud800": {"SS": ["\udfff"]}, "l": {"L": [{"S": "\ud800"}]}, "m": {"M": {"\ud800": {"S": "x"}}}}
     payload = _payload(_answer(_event(Keys={"id": {"S": "\ud800"}}, NewImage=half), _event(6)), form)
     assert "\\ud800" in _body(payload.records[0]).decode()
@@ -254,7 +254,7 @@ def test_partition_keys_of_any_batch(
 
 
 @pytest.mark.parametrize("form", ChangeForm)
-def test_lines_frames_and_what_is_found_in_them(form: ChangeForm) -> None:
+def test_changes_are_found_again_in_lines_and_frames(form: ChangeForm) -> None:
     payload = _payload(_answer(*(_event(number, NewImage=_KEYS) for number in (5, 6, 7))), form)
     records = payload.decoded()
     assert Payload.of_line(payload.line(3))[0].decoded() == records

@@ -87,7 +87,7 @@ def test_a_line_is_one_line_of_json_and_holds_everything(data: bytes) -> None:
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 @settings(max_examples=examples(200))
-def test_no_data_breaks_a_terminal(data: bytes) -> None:
+def test_shown_data_are_printable_whatever_they_are(data: bytes) -> None:
     assert data_text(data, None).isprintable()
     assert data_text(data, 10).isprintable()
 

@@ -59,7 +59,7 @@ def test_each_user_record_is_delivered_by_the_one_shard_it_belongs_to(records: l
         assert [decoded(each) for each in found] == [records[number][:2] for number in numbers]
 
 
-def test_a_record_that_went_elsewhere_costs_no_other() -> None:
+def test_a_user_record_of_another_shard_is_left_out_and_the_others_are_kept() -> None:
     records: list[UserRecord] = [("a", b"1", "0"), ("b", b"2", str(MAX_HASH)), ("c", b"3", "1")]
     assert [decoded(each) for each in apart(aggregate(records), LOWER)] == [("a", b"1"), ("c", b"3")]
 

@@ -124,5 +124,5 @@ def test_fields_of_a_later_version_are_read_over() -> None:
     assert [each.data for each in AggregatedRecord.FromString(message).records] == [b"hi"]
 
 
-def test_nothing_at_all_is_an_empty_message() -> None:
+def test_an_empty_message_has_no_records() -> None:
     assert parse(b"").records == []

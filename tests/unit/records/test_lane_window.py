@@ -394,7 +394,7 @@ def test_without_order_by_key_the_lane_with_the_fewest_to_process_gets_the_next_
     assert window.add([record(5)]) == {0}
 
 
-def test_nothing_unprocessed_has_no_age() -> None:
+def test_a_window_whose_records_are_processed_has_no_oldest_record() -> None:
     window = LaneWindow(2, TRIM_HORIZON, ShardOrder.NONE)
     window.add(map(record, range(1, 3)), ReadFacts(5.0, 1, 0))
     window.take(0, *ALL)

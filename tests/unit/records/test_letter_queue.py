@@ -98,7 +98,7 @@ def test_a_rejected_letter_is_out_of_hand() -> None:
     assert numbers(three.ended()) == [1, 3]
 
 
-def test_children_that_fail_at_no_letter_end_it() -> None:
+def test_a_queue_is_hopeless_after_two_failures_without_progress() -> None:
     one = queue(1)
     for hopeless in (False, True):
         assert one.failed() is None

@@ -58,7 +58,7 @@ def test_a_line_is_read_as_it_was_written(letter: DeadLetter) -> None:
     assert parse_letter(letter.line(), "line 1").letter == letter
 
 
-def test_a_key_with_half_a_pair_comes_back() -> None:
+def test_a_key_with_a_lone_surrogate_is_read_as_it_was() -> None:
     letter = replace(LETTER, record=replace(LETTER.record, partition_key="\ud83d"))
     assert parse_letter(letter.line(), "").letter == letter
 
@@ -68,7 +68,7 @@ def test_fields_of_later_versions_are_passed_over() -> None:
     assert parse_letter(line, "").letter == LETTER
 
 
-def test_data_may_be_elsewhere() -> None:
+def test_a_letter_whose_data_is_elsewhere_checks_their_size() -> None:
     fields = {**json.loads(LETTER.line()), "data": None, "dataAt": "s3://bucket/a/b", "dataBytes": 6}
     found = parse_letter(json.dumps(fields).encode(), "")
     assert (found.data_at, found.data_bytes) == ("s3://bucket/a/b", 6)
@@ -114,7 +114,7 @@ def test_a_line_that_is_no_letter_is_refused(line: bytes) -> None:
 
 @settings(max_examples=examples(200))
 @given(st.binary(max_size=40) | st.text(max_size=40).map(lambda text: json.dumps({"shardId": text}).encode()))
-def test_nothing_but_bad_letter_is_raised(line: bytes) -> None:
+def test_any_malformed_line_is_a_bad_letter(line: bytes) -> None:
     with pytest.raises(BadLetter):
         parse_letter(line, "")
 

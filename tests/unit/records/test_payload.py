@@ -79,7 +79,7 @@ def one_way(line: bytes) -> bytes:
 @given(records(), BEHIND)
 @example([Record("", "k\u00e9y\ud800", "1")], None)
 @example([Record("", "k\x7fy", "1")], None)
-def test_an_answer_becomes_the_line_that_its_records_would(
+def test_an_escaped_answer_is_encoded_as_its_records_would_be(
     given_records: list[Record], behind_ms: int | None
 ) -> None:
     fetched = kinesis.fetched(body(given_records, behind_ms, escaped=True))
@@ -89,7 +89,9 @@ def test_an_answer_becomes_the_line_that_its_records_would(
 
 
 @given(records(), BEHIND)
-def test_so_it_does_when_its_text_is_not_escaped(given_records: list[Record], behind_ms: int | None) -> None:
+def test_an_unescaped_answer_is_encoded_as_its_records_would_be(
+    given_records: list[Record], behind_ms: int | None
+) -> None:
     plain = [
         record
         for record in given_records
@@ -211,7 +213,7 @@ def test_slices_of_which_nothing_is_delivered_give_way_too() -> None:
     assert [len(part) for part in strays.expanded(lambda _: iter(()), slice_bytes=1)] == [0, 0, 0]
 
 
-def test_no_records_are_a_line_too() -> None:
+def test_an_empty_payload_is_encoded_as_a_line_without_records() -> None:
     assert EMPTY.line(None) == encode(ProcessRecords([], None))
     assert (len(EMPTY), EMPTY.data_bytes) == (0, 0)
 
@@ -244,7 +246,7 @@ def test_a_malformed_answer_of_get_records_is_unavailable(reported: bytes) -> No
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
-def test_no_body_fails_in_another_way(reported: bytes) -> None:
+def test_any_malformed_body_is_unavailable(reported: bytes) -> None:
     with pytest.raises(Unavailable):
         kinesis.fetched(reported)
     with pytest.raises(Unavailable):

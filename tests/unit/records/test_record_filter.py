@@ -196,13 +196,13 @@ def compare(chance: Random, pairs: int) -> None:
 
 @settings(max_examples=examples(20), deadline=None)
 @given(seed=st.integers(0, 2**64))
-def test_it_agrees_with_the_reference(seed: int) -> None:
+def test_the_filter_agrees_with_the_reference(seed: int) -> None:
     compare(Random(seed), 50)
 
 
 @pytest.mark.prove
 @pytest.mark.parametrize("seed", range(100))
-def test_it_agrees_with_the_reference_over_a_million_pairs(seed: int) -> None:
+def test_the_filter_agrees_with_the_reference_over_a_million_pairs(seed: int) -> None:
     compare(Random(seed), 2_500)
 
 

@@ -53,7 +53,7 @@ def test_json_may_escape_slashes(packed: bool) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_nothing_else_has_a_header(data: bytes) -> None:
+def test_data_that_is_not_framed_has_no_schema_header(data: bytes) -> None:
     record = outer(data)
     is_framed = len(data) >= 18 and data[0] == 3 and data[1] in {0, 5}
     assert (header_of(record.data) is not None) == is_framed
