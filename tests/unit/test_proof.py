@@ -73,7 +73,7 @@ def test_the_result_of_a_passed_part_is_found_again(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.py", "new.py"])
-def test_with_another_file_it_begins_anew(root: Path, name: str) -> None:
+def test_a_passed_part_is_run_again_when_a_file_is_added(root: Path, name: str) -> None:
     proved(part(WORKS), root)
     (root / name).write_text("a = 2\n", "ascii")
     assert again(part(WORKS), root) is None
@@ -118,7 +118,7 @@ def test_processes_left_by_a_part_are_ended(root: Path) -> None:
     assert is_gone(int(said(root)[0]))
 
 
-def test_a_person_who_ends_it_ends_what_runs(root: Path) -> None:
+def test_an_interrupt_ends_the_part_that_runs(root: Path) -> None:
     program = (
         "import sys, pathlib\nfrom tests.proof.running import run\nfrom tests.proof.parts import Part\n"
         "root = pathlib.Path(sys.argv[1])\n"

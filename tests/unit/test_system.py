@@ -14,7 +14,7 @@ from kcl_daemon.system import ServiceClock, SystemClock, SystemRandomness
 
 
 @pytest.mark.anyio
-async def test_they_are_the_ports() -> None:
+async def test_system_clock_and_randomness_meet_their_ports() -> None:
     clock: Clock = SystemClock()
     randomness: Randomness = SystemRandomness()
     began_s = clock.monotonic()

@@ -44,7 +44,9 @@ def test_each_crash_is_followed_by_a_longer_rest(crashes_s: list[float]) -> None
     assert [fields["rests_s"] for fields in stage.reported("consumer_crashed")][:3] == [1, 2, 4]
 
 
-def test_after_long_work_it_begins_anew(crashes_s: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_long_work_the_rest_after_a_crash_is_short_again(
+    crashes_s: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage = Stage(failures=FailureSettings())
     crashing = ChildRun.run
 

@@ -60,19 +60,19 @@ def test_on_loopback_it_answers_to_names_of_this_machine(host: str) -> None:
         "127.1",
     ],
 )
-def test_a_name_that_somebody_made_lead_here_is_refused(host: str) -> None:
+def test_a_foreign_host_name_is_refused_on_loopback(host: str) -> None:
     """Else any page in a browser of this machine could read this (DNS rebinding)."""
     assert status(LOCAL, AdminRequest("GET", "/", host)) == 421
     assert status(LOCAL, AdminRequest("GET", "/livez", host)) == 421
 
 
-def test_its_own_address_is_a_name() -> None:
+def test_the_servers_own_address_is_an_allowed_host() -> None:
     assert status(AdminAccess("::1"), AdminRequest("GET", "/", "[0:0::1]:1")) == 200
     assert host_name("[0:0::1]:1") == "::1"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get"])
-def test_only_reading_is_possible(method: str) -> None:
+def test_a_method_other_than_get_and_head_is_refused(method: str) -> None:
     refusal = LOCAL.refusal(AdminRequest(method, "/", "localhost"))
     assert refusal is not None
     assert (refusal.status, refusal.headers["Allow"]) == (405, "GET, HEAD")
@@ -117,6 +117,6 @@ def test_probes_need_no_token(path: str) -> None:
 
 
 @given(st.text(max_size=40))
-def test_no_header_whatever_raises(header: str) -> None:
+def test_any_host_or_token_header_is_answered_with_a_refusal(header: str) -> None:
     assert status(OPEN, AdminRequest("GET", "/", header, header)) == 401
     assert status(LOCAL, AdminRequest("GET", "/", f"x{header}")) == 421

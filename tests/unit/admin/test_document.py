@@ -35,14 +35,14 @@ def test_a_status_document_is_read_as_it_was_written(snapshot: Snapshot) -> None
 
 @given(snapshots)
 @calmly(max_examples=examples(50))
-def test_whatever_is_in_it_it_is_a_document(snapshot: Snapshot) -> None:
+def test_any_snapshot_is_written_as_a_readable_document(snapshot: Snapshot) -> None:
     data = written(snapshot)
     status = status_from(data)
     assert [shard.records for shard in status.snapshot.shards] == [each.records for each in snapshot.shards]
     assert len(status.snapshot.fleet) == len(snapshot.fleet)
 
 
-def test_no_name_comes_twice() -> None:
+def test_no_json_key_of_the_document_is_repeated() -> None:
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         assert len(dict(pairs)) == len(pairs), pairs
         return dict(pairs)

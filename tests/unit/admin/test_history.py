@@ -24,7 +24,7 @@ def test_samples_are_reported_by_their_age_the_oldest_first() -> None:
     assert history.of("another", 13.0) == []
 
 
-def test_no_more_is_remembered_than_there_is_room_for() -> None:
+def test_the_history_keeps_at_most_its_number_of_samples() -> None:
     history = ThroughputHistory()
     for number in range(3 * MAX_SAMPLES):
         history.remember(READY, float(number))

@@ -72,7 +72,7 @@ def test_a_port_that_cannot_be_asked_is_not_well(port: str) -> None:
     assert repr(port) in text
 
 
-def test_nobody_there_and_no_answer_are_not_well() -> None:
+def test_a_probe_fails_without_a_server_or_without_an_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes the connection and says nothing
         port = str(server.getsockname()[1])
         assert not probe("livez", {"KCL_ADMIN_PORT": port}, timeout_s=0.1)[0]

@@ -54,7 +54,7 @@ def test_all_addresses_are_those_of_both_families() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
-def test_half_of_all_addresses_is_not_kept() -> None:
+def test_the_port_on_ipv6_is_freed_while_the_one_on_ipv4_is_taken() -> None:
     """Where another program has the port on IPv4, it is free on IPv6 while this one waits for it."""
     log = MemoryLog()
 
@@ -84,7 +84,7 @@ def test_many_callers_at_once_are_answered() -> None:
     assert [status for status, _, _ in answers] == [200] * 64
 
 
-def test_idle_connections_keep_nobody_from_an_answer() -> None:
+def test_a_request_is_answered_beside_the_most_idle_connections() -> None:
     with serving(Standing()) as made, ExitStack() as idle:
         for _ in range(SERVER_LIMITS.max_connections + 1):
             idle.enter_context(socket.create_connection(("127.0.0.1", made.port), timeout=90))
@@ -222,5 +222,5 @@ def test_a_file_without_a_token_ends_the_start(tmp_path: Path, content: bytes | 
         ("10.1.2.3", "http://10.1.2.3:80/"),
     ],
 )
-def test_where_somebody_on_this_machine_finds_it(address: str, url: str) -> None:
+def test_the_url_of_an_address_leads_there_from_this_machine(address: str, url: str) -> None:
     assert url_of(address, 80) == url

@@ -58,7 +58,7 @@ def ask(path: str, *, source: Standing | None = None, token: str | None = None, 
     return run_virtual(main)
 
 
-def test_each_path_has_its_kind() -> None:
+def test_each_path_of_the_site_has_its_content_type() -> None:
     kinds = {path: ask(path).content_type for path in ("/", "/live", "/status.json", "/metrics", "/livez")}
     assert kinds == {
         "/": "text/html; charset=utf-8",
@@ -71,7 +71,7 @@ def test_each_path_has_its_kind() -> None:
     assert ask("/metrics", accept="a/b").body == b"asked for a/b"
 
 
-def test_another_path_is_told_what_there_is() -> None:
+def test_an_unknown_path_is_not_found_and_told_the_paths_there_are() -> None:
     answer = ask("/favicon.ico")
     assert (answer.status, answer.body) == (
         404,

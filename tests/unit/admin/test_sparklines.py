@@ -28,7 +28,7 @@ def test_there_is_no_line_where_there_are_not_two_samples() -> None:
     assert drawn("b") != ""
 
 
-def test_a_line_goes_from_nothing_to_its_own_most() -> None:
+def test_a_sparkline_is_scaled_from_zero_to_its_own_maximum() -> None:
     drawn = lines({0.0: {"a": 0.0}, 30.0: {"a": 2048.0}, 60.0: {"a": 1024.0}}, now_s=60.0)("a")
     assert 'points="1,22.5 60,1.5 119,12.0"' in drawn
     assert 'aria-label="throughput in the last 60 s, at most 2.0 KiB/s"' in drawn

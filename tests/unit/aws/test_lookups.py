@@ -34,7 +34,7 @@ def test_functions_that_are_switched_off_do_not_read(service: Stubber) -> None:
     assert functions_that_read(arn_of(1), Endpoints()) == ["index", "audit:live"]
 
 
-def test_who_may_not_ask_is_told_so(service: Stubber) -> None:
+def test_a_denied_list_of_event_source_mappings_is_access_denied(service: Stubber) -> None:
     service.add_client_error("list_event_source_mappings", "AccessDeniedException")
     with pytest.raises(AccessDenied, match="ListEventSourceMappings"):
         functions_that_read(arn_of(1), Endpoints())

@@ -19,7 +19,7 @@ def made(changes: list[Callable[[], None]]) -> MemoryTable:
     return table
 
 
-def test_the_index_shows_a_write_when_it_is_let() -> None:
+def test_the_index_shows_a_write_only_after_its_delay() -> None:
     changes: list[Callable[[], None]] = []
     table = made(changes)
     at_once(table.put({"leaseKey": "k", "leaseOwner": "w-1"}))

@@ -170,7 +170,9 @@ def test_an_instance_that_does_not_tell_its_region_may_do_so_later(
     assert exit_code(raised.value) == 1  # with 2 a service manager would give up
 
 
-def test_elsewhere_nobody_will_name_a_region_later(environment: pytest.MonkeyPatch) -> None:
+def test_outside_of_an_instance_a_missing_region_ends_with_exit_code_2(
+    environment: pytest.MonkeyPatch,
+) -> None:
     environment.delenv("AWS_EC2_METADATA_DISABLED")
     environment.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1")
     environment.setattr(session, "_on_instance", lambda: False)
@@ -233,7 +235,7 @@ def test_without_credentials_the_error_says_what_to_set(environment: pytest.Monk
     assert exit_code(denied.value) == 1  # the role's credentials may come
 
 
-def test_half_of_the_credentials_are_none(environment: pytest.MonkeyPatch) -> None:
+def test_an_access_key_without_its_secret_is_access_denied(environment: pytest.MonkeyPatch) -> None:
     environment.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(AccessDenied, match="cannot be loaded"):
         make_clients(Endpoints("eu-west-1"))

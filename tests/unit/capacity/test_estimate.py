@@ -143,7 +143,7 @@ def test_the_sentence_follows_from_the_estimate(name: str) -> None:
     assert found(state).sentence == sentence
 
 
-def test_nobody_is_needed_where_nothing_happens() -> None:
+def test_no_worker_is_wanted_for_a_quiet_stream_with_scale_to_zero() -> None:
     quiet = fleet(*eight(0.0, None, Bound.NOTHING), quiet_s=700)
     zero = CapacityTargets(scale_to_zero=True)
     assert (found(quiet, zero).wanted, found(quiet).wanted) == (0, 2)

@@ -118,7 +118,7 @@ def test_more_at_the_end_is_a_newer_version_that_can_be_read() -> None:
 @settings(max_examples=examples(300))
 @given(st.text() | st.recursive(st.none() | st.floats() | st.integers() | st.text(), st.lists).map(
     lambda value: orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS, default=str).decode() if _plain(value) else "x"))  # fmt: skip
-def test_no_text_raises(text: str) -> None:
+def test_any_text_of_a_load_row_is_read_without_an_error(text: str) -> None:
     load_from(text, ME)
     capacity_from(text)
 

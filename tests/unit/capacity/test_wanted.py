@@ -99,7 +99,7 @@ def test_a_fall_waits_until_fewer_are_enough_for_a_quarter_of_an_hour() -> None:
 @pytest.mark.parametrize(
     "spoilt", [{"cpu": None}, {"silent": 1}, {"behind_s": None}, {"bound": Bound.PAUSE}, {"behind_s": 90.0}]
 )
-def test_nothing_falls_on_half_of_the_knowledge(spoilt: dict[str, float]) -> None:
+def test_the_wanted_number_does_not_fall_while_knowledge_is_incomplete(spoilt: dict[str, float]) -> None:
     states = [replace_known(minute, spoilt) for minute in (0, 20, 40, 300)]
     assert set(after(*states)) == {4 + int(spoilt.get("silent", 0))}
 
@@ -115,7 +115,7 @@ def test_after_a_raise_nothing_falls_for_an_hour_and_after_that_fall_nothing_ris
     assert found == [3, 3, 3, 2, 2, 2, 2, 3]
 
 
-def test_a_fall_is_told_before_it_comes() -> None:
+def test_a_lower_wanted_number_is_announced_before_it_counts() -> None:
     found = estimate(state(0, cpu=0.1, workers=4), CapacityTargets(), None, by=WorkerId("w0"))
     assert found.reason == "1 worker would be enough; one fewer at 14:28, if that stays so"
     assert found.falls_since_ms == START_MS

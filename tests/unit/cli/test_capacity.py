@@ -131,7 +131,7 @@ def test_nobody_looks_into_the_stream_while_a_worker_lives_or_without_scale_to_z
         assert stream.asked == {}
 
 
-def test_it_looks_no_further_than_the_first_find() -> None:
+def test_a_peek_ends_at_the_first_record_it_finds() -> None:
     _, stream = peeked(*map(at, range(12)), shard_0=fetched(1))
     assert len(stream.asked) <= 8
 
@@ -226,7 +226,7 @@ def test_an_autoscaler_gets_an_error_where_nothing_is_known_or_allowed() -> None
     assert served("/livez", Stream({}), token="0123456789abcdef").status == 200
 
 
-def test_where_it_is_served() -> None:
+def test_the_serve_option_sets_address_and_port_of_the_page() -> None:
     assert _place("127.0.0.1:8081", AdminSettings()) == AdminSettings(address="127.0.0.1", port=8081)
     assert _place("[::1]:0", AdminSettings()).address == "::1"
     assert _place("0.0.0.0:80", AdminSettings(token="0123456789abcdef")).port == 80

@@ -104,7 +104,7 @@ def test_who_may_fall_back_to_polling_is_told_of_both(service: Service) -> None:
     assert (True, "GetRecords: allowed") in found
 
 
-def test_who_polls_is_told_nothing_of_consumers(service: Service) -> None:
+def test_a_check_with_polling_does_not_look_at_consumers(service: Service) -> None:
     assert service.looked_at("retrievalMode = POLLING\n") == [*READABLE, (True, "GetRecords: allowed")]
 
 

@@ -98,7 +98,7 @@ def test_a_mistyped_command_is_told_what_was_meant(words: list[str], said: str) 
     assert said in result.output
 
 
-def test_no_word_at_all_shows_the_help() -> None:
+def test_the_command_without_arguments_shows_the_help() -> None:
     result = CliRunner().invoke(main, [])
     assert result.exit_code == 2
     assert "Exit codes:" in result.output

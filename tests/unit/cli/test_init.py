@@ -151,7 +151,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     assert "nothing was written" in result.stderr
 
 
-def test_nothing_half_is_left(tmp_path: Path) -> None:
+def test_files_of_a_failed_init_are_removed(tmp_path: Path) -> None:
     texts = {"a/one": "1", "b/two": "2", "b/" + "x" * 300: "3"}
     with pytest.raises(OSError, match="too long"):
         write(texts, tmp_path / "new", force=False)

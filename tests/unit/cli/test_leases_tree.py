@@ -54,7 +54,7 @@ def test_a_lineage_of_thousands_of_generations_is_drawn() -> None:
     assert len(drawn(*leases)) == 3_000
 
 
-def test_no_leases_is_said() -> None:
+def test_an_empty_lease_table_is_shown_as_no_leases() -> None:
     assert drawn() == ["no leases to show"]
 
 

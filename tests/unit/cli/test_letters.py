@@ -287,7 +287,7 @@ def test_two_replays_cannot_share_receipts(tmp_path: Path) -> None:
         pass
 
 
-def test_receipts_go_on_after_half_a_line(tmp_path: Path) -> None:
+def test_receipts_are_continued_after_a_cut_off_line(tmp_path: Path) -> None:
     path = tmp_path / "receipts"
     first, second = (parse_letter(letter(number).line(), "") for number in (1, 2))
     with Receipts.opened(path) as receipts:

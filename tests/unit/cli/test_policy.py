@@ -134,7 +134,9 @@ def test_every_call_that_is_made_is_allowed() -> None:
     ],
     ids=["file", "topic", "bucket", "queue", "stream"],
 )
-def test_who_reads_letters_needs_other_rights(more: str, found: list[tuple[list[str], list[str]]]) -> None:
+def test_the_policy_for_letters_depends_on_their_destination(
+    more: str, found: list[tuple[list[str], list[str]]]
+) -> None:
     document = letters_policy(read(REGION + more).settings, account="111122223333")
     assert [(each["Action"], each["Resource"]) for each in document["Statement"]] == found
 
@@ -151,12 +153,12 @@ def test_a_replay_may_touch_tables_of_its_own_only() -> None:
     assert all(f":table/{name}-replay-*" in table for table in tables)
 
 
-def test_nothing_is_allowed_that_is_not_done() -> None:
+def test_the_policy_allows_only_calls_that_the_source_makes() -> None:
     extra = actions(EVERYTHING) - calls_in_the_source()
     assert extra <= {"SubscribeToShard", "TagResource", "ConditionCheckItem"}
 
 
-def test_no_right_is_for_everything() -> None:
+def test_no_statement_of_the_policy_is_for_all_resources_or_actions() -> None:
     found = statements(EVERYTHING, "111122223333")
     assert found.pop("ReadSchemas")["Resource"] == ["*"]  # a version's id tells nothing of its schema
     assert found.pop("Metrics")["Condition"]  # that call knows no resources

@@ -153,7 +153,7 @@ def test_records_come_no_faster_than_the_limit_and_idle_reads_cost_nothing(
     run_virtual(play)
 
 
-def test_only_what_a_summary_says_is_counted() -> None:
+def test_a_replay_counts_only_the_metrics_of_its_summary() -> None:
     figures = ReplayFigures()
     for metric in (kcl.PROCESS_RECORDS, kcl.PROCESS_RECORDS, kcl.PROCESS_BYTES, own.CALLS):
         figures.add(metric, 3)

@@ -97,7 +97,7 @@ def test_concurrency_is_of_calls_or_of_children() -> None:
         ("2026-11-20T12:00:00Z", "initialPositionInStreamExtended", "1795176000"),
     ],
 )
-def test_where_it_begins(start: str, key: str, value: str) -> None:
+def test_the_from_option_sets_the_initial_position(start: str, key: str, value: str) -> None:
     assert properties(FunctionOptions(start=start))[key] == value
 
 

@@ -31,7 +31,9 @@ def ended(deaf_to: set[str], *, ask: bool = True) -> tuple[list[str], float, int
         ({"EOF", "TERM"}, ["EOF", "TERM", "KILL"], 10.0, -9),
     ],
 )
-def test_each_step_has_its_time(deaf_to: set[str], signals: list[str], seconds: float, status: int) -> None:
+def test_each_step_of_ending_a_child_is_tried_for_its_time(
+    deaf_to: set[str], signals: list[str], seconds: float, status: int
+) -> None:
     assert ended(deaf_to) == (signals, seconds, status)
 
 

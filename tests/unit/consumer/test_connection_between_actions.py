@@ -53,7 +53,7 @@ def test_once_the_lease_is_lost_nothing_is_stored_for_it() -> None:
     assert stage.child.heard == [START, CheckpointAnswer("17", 0, INVALID), LeaseLost()]
 
 
-def test_a_status_behind_it_still_breaks_the_protocol() -> None:
+def test_a_status_behind_a_checkpoint_between_actions_breaks_the_protocol() -> None:
     async def scene(stage: Talk) -> None:
         await stage.dialogue.perform(START)
         stage.child.say(encode(ASKED) + encode(Status("processRecords")))
@@ -79,7 +79,7 @@ def test_a_flood_of_them_ends_the_conversation_as_some_could_not_be_kept() -> No
     talk(obedient, scene)
 
 
-def test_in_a_quiet_stream_it_is_stored_at_once() -> None:
+def test_a_checkpoint_between_actions_is_stored_at_once_in_a_quiet_stream() -> None:
     """A client that answers before its records are done has no action in which it could ask."""
     stage = Stage(failures=FailureSettings())
     stage.children.kind = EarlyReader

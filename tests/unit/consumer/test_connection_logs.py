@@ -52,7 +52,7 @@ def test_a_log_message_is_logged_at_its_level_and_answers_nothing(word: str, lev
     assert log.lines == [(level, "child_log", {"message": "hello"})]
 
 
-def test_without_leave_it_is_stray_output_as_ever() -> None:
+def test_a_log_line_of_a_child_without_leave_is_stray_output() -> None:
     log = initialized(encode_log_line(LogLine("error", "hello")), DONE, accepts_logs=False)
     assert log.events() == ["child_stray_output"]
     assert log.lines[0][2]["reason"] == "unknown action 'log'"

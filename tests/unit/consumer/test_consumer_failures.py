@@ -37,7 +37,7 @@ def test_after_so_many_failures_in_a_row_the_lease_is_released_and_rests_here() 
     assert len(stage.reported("shard_degraded")) == 1
 
 
-def test_another_worker_gets_it_and_works_on() -> None:
+def test_a_lease_released_after_a_failure_is_processed_by_another_worker() -> None:
     stage = Stage(failures=RELEASING)
     other = Stage(Ways(dies_at=lambda text: False), failures=RELEASING)
 
@@ -57,7 +57,7 @@ def test_another_worker_gets_it_and_works_on() -> None:
     assert stage.reported("shard_restart_delayed") == []
 
 
-def test_progress_begins_the_count_anew() -> None:
+def test_failures_are_counted_anew_after_progress() -> None:
     stage = Stage(failures=RELEASING)
 
     def dies_at(text: str) -> bool:

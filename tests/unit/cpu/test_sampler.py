@@ -66,7 +66,7 @@ def _run(sampler: CpuSampler, seconds: float) -> None:
     run_virtual(main)
 
 
-def test_it_captures_each_second() -> None:
+def test_the_sampler_captures_cpu_each_second() -> None:
     cpu = ScriptedCpu(float)
     sampler = _sampler(cpu)
     _run(sampler, 9.5)

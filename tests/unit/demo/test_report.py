@@ -50,7 +50,7 @@ def test_a_right_run_ends_with_lost_0() -> None:
         replace(RIGHT.verdict, before_parents=1),
     ],
 )
-def test_one_such_record_makes_a_run_wrong(verdict: CheckResult) -> None:
+def test_one_lost_or_wrong_record_makes_the_run_wrong(verdict: CheckResult) -> None:
     wrong = replace(RIGHT, verdict=verdict)
     assert not wrong.is_right
     assert list(report(wrong))[-2].split() == ["result", "WRONG"]

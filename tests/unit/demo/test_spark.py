@@ -65,7 +65,7 @@ def test_only_files_that_the_sinks_log_names_are_seen_and_each_once(tmp_path: Pa
     assert output.seen == Counter({"1": 1, "2": 1})
 
 
-def test_nothing_there_yet_is_nothing_seen(tmp_path: Path) -> None:
+def test_an_empty_output_folder_has_no_words(tmp_path: Path) -> None:
     output = SparkOutput(tmp_path)
     output.poll()
     assert output.seen == Counter()

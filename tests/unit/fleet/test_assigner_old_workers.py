@@ -38,11 +38,11 @@ def test_a_row_older_than_a_day_is_deleted_and_others_stay() -> None:
     assert swept() == {"alive"}
 
 
-def test_one_that_reports_after_it_was_read_stays() -> None:
+def test_an_old_worker_that_reports_after_it_was_read_is_kept() -> None:
     assert swept(reports_again=True) == {"alive", "gone"}
 
 
-def test_it_is_not_looked_at_in_every_run() -> None:
+def test_old_workers_are_not_swept_in_every_run() -> None:
     assert swept(after_s=60.0) == {"alive", "gone"}
 
 

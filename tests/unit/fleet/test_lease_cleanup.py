@@ -87,7 +87,7 @@ def play(scene: Callable[[Stage], Awaitable[None]], settings: ShardSettings | No
     return run_virtual(main)
 
 
-def test_they_go_after_five_minutes_parents_first() -> None:
+def test_former_leases_are_deleted_after_five_minutes_parents_first() -> None:
     async def scene(stage: Stage) -> None:
         await anyio.sleep(5 * MINUTE_S - 1)
         assert await stage.keys() == {OLDER, OLD, OPEN}
@@ -122,7 +122,7 @@ def test_one_that_ended_just_now_waits_for_the_next_look() -> None:
     play(scene)
 
 
-def test_those_of_others_are_theirs_and_hold_up_ours() -> None:
+def test_a_former_lease_of_another_worker_stays_and_holds_back_those_of_its_children() -> None:
     async def scene(stage: Stage) -> None:
         await stage.put(OLDER, leaseOwner=JAVA)
         await anyio.sleep(11 * MINUTE_S)

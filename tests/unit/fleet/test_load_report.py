@@ -52,7 +52,7 @@ def observed(prepare: Callable[[LeaseProgress], None], rates: FlowRates = NOTHIN
     return observation(progress, rates, 20.0, 0.5)
 
 
-def test_rates_are_said_as_they_are() -> None:
+def test_the_load_report_has_the_observed_rates() -> None:
     rates = FlowRates(busy=0.9, refused=0.2, memory=0.1)
     seen = observed(lambda _: None, rates)
     assert (seen.behind_s, seen.busy, seen.refused, seen.memory, seen.host_cpu) == (20.0, 0.9, 0.2, 0.1, 0.5)

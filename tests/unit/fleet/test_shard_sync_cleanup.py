@@ -64,7 +64,7 @@ def test_it_stays_for_a_while_as_a_create_of_it_may_still_be_on_its_way() -> Non
     play(scene)
 
 
-def test_it_stays_where_clean_up_is_off() -> None:
+def test_a_finished_lease_stays_where_clean_up_is_off() -> None:
     async def scene(stage: Stage) -> None:
         await split_and_finished(stage)
         await begin(stage, key(4), key(5))

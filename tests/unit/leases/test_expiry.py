@@ -183,7 +183,7 @@ def test_a_lease_given_to_a_worker_without_others_may_stand_still_for_longer() -
     assert B not in too_late.reporting(wall_s=100.0, active_s=60.0)
 
 
-def test_once_claimed_it_has_the_usual_time() -> None:
+def test_a_claimed_lease_expires_after_the_usual_time() -> None:
     given, claimed = replace(LEASE, lease_owner=B), replace(LEASE, lease_owner=B, lease_counter=3)
     book = poll(1.0, [given], REPORTING, book=poll(0.0, [LEASE], REPORTING))
     book = poll(2.0, [claimed], REPORTING, book=book)
@@ -300,7 +300,7 @@ def test_a_worker_that_dies_with_such_a_lease_is_suspected_by_its_others() -> No
     assert living(watched(60, renews_until_s=50, reports_until_s=50), 1060.0) == set()
 
 
-def test_an_outage_of_the_observer_proves_nobody_alive() -> None:
+def test_a_renewal_seen_after_an_outage_of_the_observer_does_not_prove_its_owner_alive() -> None:
     one, two = LEASE, OTHERS
     book = poll(1.0, [one, two], REPORTING, book=poll(0.0, [one, two], REPORTING))
     # A died at 1.5 s, just after it had renewed one of its leases; the observer saw that at 12 s only.

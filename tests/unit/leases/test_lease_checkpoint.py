@@ -15,7 +15,7 @@ def at(number: int, sub: int = 0) -> ExtendedSequenceNumber:
     return ExtendedSequenceNumber(str(number), sub)
 
 
-def test_no_number_means_everything_handed_over() -> None:
+def test_a_checkpoint_without_a_number_is_at_the_last_record_handed_over() -> None:
     assert CheckpointWindow(at(5), at(9, 2)).position(None, 7) == at(9, 2)
 
 

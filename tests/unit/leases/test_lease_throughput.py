@@ -33,7 +33,7 @@ def test_the_time_before_the_first_delivery_does_not_make_the_first_figure_small
     assert throughput.at_renewal(now_s=3_600) == 5.0
 
 
-def test_half_of_the_figure_is_of_the_last_time() -> None:
+def test_the_throughput_of_a_lease_is_half_that_of_the_last_interval() -> None:
     throughput = Throughput(2.0, now_s=8)
     throughput.record(20 * KIB, now_s=10)
     assert throughput.at_renewal(now_s=10) == 10.0

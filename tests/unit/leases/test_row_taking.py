@@ -40,12 +40,12 @@ def test_the_next_owner_that_takes_ends_the_handoff_without_a_switch() -> None:
 
 
 @pytest.mark.parametrize("me", [A, C])
-def test_others_that_take_end_a_handoff_with_a_switch(me: WorkerId) -> None:
+def test_a_take_by_another_worker_ends_the_handoff_and_counts_a_switch(me: WorkerId) -> None:
     after = stored(leaseOwner=me, leaseCounter=43, ownerSwitchesSinceCheckpoint=2)
     assert taken(stored(leaseOwner=B, checkpointOwner=A), me) == after
 
 
-def test_the_counter_alone_fences_it() -> None:
+def test_a_take_is_fenced_by_the_lease_counter_alone() -> None:
     update = lease_row.steal_or_take(lease_from_row(stored()), B)
     assert update.require == (Equals("leaseCounter", 42),)
     assert apply_update(update, stored(leaseOwner=C, checkpointOwner=A), key_attribute="leaseKey").applied

@@ -31,7 +31,7 @@ def set_to(world: World, strategy: str) -> None:
     world.call("UpdateStreamRecordDistributionStrategy", StreamARN=ARN, RecordDistributionStrategy=strategy)
 
 
-def test_only_streams_on_demand_have_one() -> None:
+def test_only_an_on_demand_stream_has_a_record_distribution() -> None:
     world = World()
     world.create()
     assert told(world) is None
@@ -39,7 +39,7 @@ def test_only_streams_on_demand_have_one() -> None:
     assert told(made(RecordDistributionStrategy=AUTO)) == AUTO
 
 
-def test_it_can_be_switched_at_any_time() -> None:
+def test_the_record_distribution_can_be_switched_at_any_time() -> None:
     world = made()
     set_to(world, AUTO)
     assert told(world) == AUTO

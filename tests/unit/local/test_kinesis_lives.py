@@ -32,7 +32,7 @@ class TestAccounts:
         assert _summary(world, StreamName=STREAM)["OpenShardCount"] == 1
         assert world.call("ListStreams")["StreamNames"] == [STREAM]
 
-    def test_every_call_takes_its_arn(self) -> None:
+    def test_every_call_takes_the_arn_of_a_stream(self) -> None:
         world = World()
         world.call("CreateStream", StreamARN=FOREIGN, ShardCount=1)
         by_arn = {"StreamARN": FOREIGN}
@@ -53,7 +53,7 @@ class TestAccounts:
 
         assert world.refused("DescribeStream", **by_arn) == "ResourceNotFoundException"
 
-    def test_consumers_of_it_read_it(self) -> None:
+    def test_a_consumer_of_a_stream_with_a_given_arn_reads_it(self) -> None:
         world = World()
         world.call("CreateStream", StreamARN=FOREIGN, ShardCount=1)
         answer = world.call("RegisterStreamConsumer", StreamARN=FOREIGN, ConsumerName="app")
@@ -149,7 +149,7 @@ class TestTrimming:
         with pytest.raises(ServiceError, match="ResourceNotFoundException"):
             subscription.next_event()
 
-    def test_it_never_goes_back(self) -> None:
+    def test_a_trim_before_an_earlier_trim_restores_no_record(self) -> None:
         world = World()
         world.create()
         world.put(b"old")

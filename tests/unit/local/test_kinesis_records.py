@@ -156,7 +156,7 @@ class TestShardEnd:
 
 
 class TestLag:
-    def test_it_is_the_age_of_the_next_unread_record(self) -> None:
+    def test_millis_behind_is_the_age_of_the_next_unread_record(self) -> None:
         world = World()
         world.create()
         world.put(b"0")
@@ -169,7 +169,7 @@ class TestLag:
 
         assert (first.millis_behind, second.millis_behind) == (1500, 0)
 
-    def test_it_is_never_zero_while_something_is_unread(self) -> None:
+    def test_millis_behind_is_above_zero_while_a_record_is_unread(self) -> None:
         world = World()
         world.create()
         world.put(b"0")

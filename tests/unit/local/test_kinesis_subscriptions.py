@@ -137,7 +137,7 @@ def test_the_last_records_of_a_closed_shard_come_with_its_children() -> None:
     assert event.children == [shard_id(1), shard_id(2)]
 
 
-def test_it_ends_after_five_minutes() -> None:
+def test_a_subscription_ends_after_five_minutes() -> None:
     world, arn = _world()
     subscription = subscribe(world, arn)
     world.now_s += 299
@@ -237,7 +237,7 @@ def test_a_consumer_that_is_being_created_cannot_read() -> None:
     subscribe(world, arn)
 
 
-def test_a_failure_on_demand_refuses_it() -> None:
+def test_a_subscription_is_refused_by_a_failure_on_demand() -> None:
     world, arn = _world()
     world.model.fail_next("SubscribeToShard", "LimitExceededException")
     arguments = {"ConsumerARN": arn, "ShardId": shard_id(0), "StartingPosition": {"Type": "LATEST"}}

@@ -58,7 +58,7 @@ class StillClock(LoopClock):
         return 1_770_000_000_000
 
 
-def test_levels_by_component_see_through_it() -> None:
+def test_levels_by_component_hold_for_a_counted_log() -> None:
     stream = StringIO()
     levels = parse_levels("error,kcl_daemon.fleet=warning")
     log = CountedLog(

@@ -104,7 +104,7 @@ def test_a_row_without_history_has_no_such_attribute_and_an_older_java_wrote_no_
     }
 
 
-def test_no_row_is_no_state() -> None:
+def test_a_missing_client_version_row_is_read_as_none() -> None:
     assert CLIENT_VERSION_CODEC.read(None) is None
 
 

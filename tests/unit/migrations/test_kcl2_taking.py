@@ -219,7 +219,7 @@ def test_one_who_lacks_one_takes_nothing_from_a_worker_that_has_just_its_share()
     assert plan(leases(A, B)).takes == ()
 
 
-def test_nobody_steals_from_himself() -> None:
+def test_a_worker_does_not_steal_its_own_leases() -> None:
     assert plan(leases()).takes == ()
 
 

@@ -127,7 +127,7 @@ def test_ten_minutes_without_a_break_upgrade_the_fleet() -> None:
         ask(100, 2000, version=WITH_ROLLBACK),
     ],
 )
-def test_anything_else_starts_the_time_anew(decision: NotReady | Upgrade) -> None:
+def test_an_unready_fleet_starts_the_time_of_readiness_anew(decision: NotReady | Upgrade) -> None:
     assert isinstance(decision, NotReady)
     assert decision.ready_since_s is None
     assert decision.reason

@@ -177,7 +177,7 @@ def test_the_beginning_is_withdrawn_when_an_old_worker_appears() -> None:
     )
 
 
-def test_after_an_hour_it_is_deployed() -> None:
+def test_a_table_move_is_deployed_after_its_bake_time_of_an_hour() -> None:
     assert isinstance(ask(MigrationReadiness(at(INIT, 1000), 1), 3600.9), NoStep)
     state = advanced(ask(MigrationReadiness(at(INIT, 1000), 1), 3601), DEPLOYED)
     assert (state.by, state.at_ms, len(state.history)) == (ME, 3_601_000, 1)
@@ -231,7 +231,7 @@ def test_rows_move_with_their_kind_while_the_leader_leads() -> None:
 
 
 @pytest.mark.parametrize("leader", [None, OTHER])
-def test_nothing_moves_once_another_leads(leader: WorkerId | None) -> None:
+def test_no_row_is_moved_once_another_worker_leads(leader: WorkerId | None) -> None:
     decision = ask(MigrationReadiness(at(DEPLOYED), 1, legacy_rows=(STREAM,)), migrate_all=True)
     assert isinstance(decision, RowBatch)
     lock: list[Row] = [] if leader is None else [{"key": "Leader", "ownerName": leader}]

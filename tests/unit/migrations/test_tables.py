@@ -258,7 +258,7 @@ def test_two_workers_that_begin_in_the_same_moment_come_up_in_the_same_layout(
     play(scene)
 
 
-def test_an_error_leaves_it_to_another_try() -> None:
+def test_tables_are_opened_by_a_second_try_after_an_error() -> None:
     async def scene(stage: Stage) -> None:
         await stage.coordinator.ensure()
         stage.coordinator.reads.append(Trouble.FAILED_BEFORE)

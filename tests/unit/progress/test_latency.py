@@ -94,7 +94,7 @@ def test_a_quantile_is_at_most_nine_percent_too_long(ages_s: list[float], share:
     assert true_s * 0.999 <= found_s <= true_s * _STEP * 1.001
 
 
-def test_of_nothing_there_is_no_quantile() -> None:
+def test_an_empty_histogram_has_no_quantile() -> None:
     assert quantiles({}, (0.5, 0.99)) == [None, None]
 
 
@@ -124,7 +124,7 @@ def test_a_bound_never_counts_less_when_more_is_finished() -> None:
         before = now
 
 
-def test_the_last_minutes_forget_what_was_before() -> None:
+def test_recent_latency_forgets_records_of_earlier_minutes() -> None:
     histogram = LatencyHistogram()
     recent = RecentLatency(histogram, 0.0)
     assert recent.p50_and_p99(0.0) == (None, None)

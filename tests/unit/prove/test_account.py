@@ -40,7 +40,7 @@ def test_a_quantile_is_the_smallest_that_so_many_do_not_exceed(values: list[floa
     assert sum(value < found for value in values) < share * len(values) + 1e-6
 
 
-def test_of_nothing_there_is_no_quantile() -> None:
+def test_an_empty_list_has_no_quantile() -> None:
     assert quantile([], 0.5) is None
 
 

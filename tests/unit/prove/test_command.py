@@ -208,7 +208,7 @@ def test_a_search_leaves_a_run_at_work_alone(state: Path) -> None:
         assert len(streams()) == 1
 
 
-def test_it_is_a_command_of_the_daemon() -> None:
+def test_prove_is_a_command_of_the_daemon() -> None:
     from kcl_daemon.cli import main  # the only one that knows the daemon
 
     done = CliRunner().invoke(main, ["prove", "--help"])

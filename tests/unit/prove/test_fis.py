@@ -100,7 +100,7 @@ def scripted(folder: Path) -> Generator[tuple[Play, Answers, list[Item]]]:
 
 
 @pytest.mark.parametrize("is_role", [True, False])
-async def test_it_runs_until_it_is_completed(
+async def test_an_experiment_runs_until_it_is_completed(
     is_role: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fis, "_POLL_S", 0.0)
@@ -130,7 +130,7 @@ async def test_a_role_that_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
         assert any("cannot be assumed" in note for note in play.notes)
 
 
-async def test_it_is_stopped_when_the_scene_is(tmp_path: Path) -> None:
+async def test_an_experiment_is_stopped_when_its_scene_is_cancelled(tmp_path: Path) -> None:
     with scripted(tmp_path) as (play, answers, _):
         answers.made(None)
         answers.started()

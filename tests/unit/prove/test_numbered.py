@@ -122,14 +122,14 @@ def test_records_put_without_an_answer_are_noted_as_possibly_there_twice(
     assert producer.written == 2
 
 
-def test_an_error_that_waiting_does_not_help_ends_it() -> None:
+def test_a_permanent_error_ends_the_producer() -> None:
     with producing() as (producer, _, stubber, _client):
         stubber.add_client_error("put_records", "ResourceNotFoundException", http_status_code=400)
         with pytest.raises(ProveError, match="stream"):
             anyio.run(producer.put, RECORDS)
 
 
-def test_a_stream_that_refuses_for_long_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_throttles_for_long_ends_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_module, "REFUSED_FOR_S_MAX", -1.0)
     with producing() as (producer, _, stubber, _client):
         stubber.add_client_error("put_records", "ThrottlingException", http_status_code=400)
@@ -137,7 +137,7 @@ def test_a_stream_that_refuses_for_long_ends_it(monkeypatch: pytest.MonkeyPatch)
             anyio.run(producer.put, RECORDS)
 
 
-def test_it_writes_as_many_as_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_producer_writes_as_many_records_as_its_rate_says(monkeypatch: pytest.MonkeyPatch) -> None:
     with producing() as (producer, account, stubber, _):
         for number in range(3):
             stubber.add_response(

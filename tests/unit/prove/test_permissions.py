@@ -150,7 +150,7 @@ async def test_credentials_of_no_use_are_no_missing_permission(
         await missing_actions(aws, ACTIONS, USER)
 
 
-async def test_without_credentials_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_token_is_reported_with_the_profile_option(monkeypatch: pytest.MonkeyPatch) -> None:
     aws = clients()
     refusing(monkeypatch, aws("sts"), lambda _: error("InvalidClientTokenId"))
     with pytest.raises(ProveError, match="--profile"):

@@ -46,6 +46,6 @@ def test_an_expense_above_the_budget_is_refused_and_not_counted() -> None:
     assert budget.used == total([Usage(shard_hours=20)])
 
 
-def test_nothing_is_given_back() -> None:
+def test_a_negative_expense_is_refused() -> None:
     with pytest.raises(ValueError, match="negative"):
         Budget(inf, Clock()).spend(Usage(shard_hours=-1))

@@ -68,7 +68,7 @@ def test_polling_pays_for_shards_records_and_tables() -> None:
     assert usage.dynamodb_reads == reads_of(2, 3.5)
 
 
-def test_others_pay_for_what_they_add() -> None:
+def test_each_scene_pays_for_the_usage_it_adds() -> None:
     assert scene("fan-out").usage(SIZE).fan_out_shard_hours == 4
     assert scene("reshard").usage(SIZE).shard_hours == 4 + 3
     large = scene("large-records").usage(SIZE)

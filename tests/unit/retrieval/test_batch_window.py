@@ -280,7 +280,7 @@ def test_empty_batches_pass_where_nothing_is_gathered() -> None:
     play(scene, batch_window_ms=60_000)
 
 
-def test_it_gives_way_when_another_shard_needs_the_room() -> None:
+def test_a_window_ends_when_another_shard_needs_its_memory() -> None:
     async def scene(stage: Stage) -> None:
         stage.put(1_000, 1_000)
         async with anyio.create_task_group() as tasks:
@@ -297,7 +297,7 @@ def test_it_gives_way_when_another_shard_needs_the_room() -> None:
     play(scene, batch_window_ms=60_000)
 
 
-def test_no_line_is_longer_than_lines_are() -> None:
+def test_a_window_ends_before_its_batch_exceeds_the_line_limit() -> None:
     async def scene(stage: Stage) -> None:
         for _ in range(9):
             stage.put(LINE_BYTES // 8)

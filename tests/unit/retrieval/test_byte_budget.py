@@ -71,7 +71,7 @@ def test_whoever_is_awaited_may_fill_the_room_and_reading_ahead_half_of_it() -> 
     play(scene)
 
 
-def test_each_kind_is_let_in_in_its_order() -> None:
+def test_waiting_children_come_first_and_each_kind_in_order_of_arrival() -> None:
     async def scene(shards: Shards, want: Want) -> None:
         shards.awaited = {"first", "large", "small"}
         await want("first", 60)

@@ -120,7 +120,7 @@ def test_a_relay_is_told_with_records_and_while_nothing_comes(frames: bool) -> N
     play(scene)
 
 
-def test_no_other_child_is_told() -> None:
+def test_a_child_that_is_no_relay_gets_no_complete_until() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("a")
         reader = stage.prefetch()
@@ -187,7 +187,9 @@ def test_of_aggregates_in_many_parts_only_the_last_part_is() -> None:
 
 @pytest.mark.parametrize("last", [b"{}", b'{"t": "new"}'])
 @pytest.mark.parametrize("sizes", [(), (700_000, 700_000)])
-def test_who_leaves_out_the_last_records_still_tells(sizes: tuple[int, ...], last: bytes) -> None:
+def test_a_filter_that_leaves_out_the_last_records_still_tells_complete_until(
+    sizes: tuple[int, ...], last: bytes
+) -> None:
     """`sizes`: of aggregates before it, each of which is a part of the answer and has one record that is kept."""
 
     async def scene(stage: Stage, start: Start) -> None:

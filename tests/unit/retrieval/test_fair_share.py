@@ -61,7 +61,7 @@ def test_small_records_are_soon_read_as_quickly_as_a_shard_takes_them() -> None:
     assert reads == 5
 
 
-def test_after_the_largest_answer_it_waits_25_s() -> None:
+def test_a_shard_waits_25_s_after_an_answer_of_10_mib() -> None:
     share = FairShare().answered(1, 10 * MIB)
     assert (share.limit, share.pause_s) == (1, 25.0)
 

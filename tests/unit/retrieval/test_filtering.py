@@ -125,7 +125,7 @@ def test_the_position_of_filtered_records_is_told_once_no_record_is_given(mode: 
     play(scene, mode)
 
 
-def test_others_run_while_a_large_record_is_looked_at() -> None:
+def test_other_tasks_run_while_a_large_record_is_filtered() -> None:
     async def main() -> int:
         source = FilteredSource(ShardSource(STREAM, SHARD, TRIM_HORIZON, None, StartMemory()), NEW)
         text = base64.b64encode(b'{"t": [' + b"{}," * 100_000 + b'"new"]}').decode()

@@ -142,7 +142,7 @@ def test_inside_aggregates_too(mode: RetrievalMode) -> None:
     play(scene, mode)
 
 
-def test_switched_off_nobody_is_asked(mode: RetrievalMode) -> None:
+def test_without_schema_resolution_the_registry_is_not_asked(mode: RetrievalMode) -> None:
     async def scene(stage: Stage) -> None:
         stage.put(framed(b"one"))
         (record,) = await stage.batch()
@@ -186,7 +186,7 @@ def test_a_payload_that_cannot_be_unpacked_holds_up_its_shard_too(mode: Retrieva
     play(scene, mode)
 
 
-def test_passed_through_such_records_come_as_they_are(mode: RetrievalMode) -> None:
+def test_records_with_an_unreadable_schema_are_passed_through_unchanged(mode: RetrievalMode) -> None:
     async def scene(stage: Stage) -> None:
         broken = framed(b"x" * 100, packed=True)[:-5]
         stage.put(framed(b"one"), framed(b"two", UNKNOWN), broken, framed(b"three"))

@@ -9,7 +9,7 @@ from kcl_daemon.retrieval.source import StartMemory, read_from
 from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 
 
-def test_sentinels_begin_where_they_say() -> None:
+def test_a_sentinel_is_read_with_the_iterator_of_its_kind() -> None:
     assert read_from(TRIM_HORIZON, StartMemory(), None) == ReadFrom(IteratorKind.TRIM_HORIZON)
     assert read_from(LATEST, StartMemory(), None) == ReadFrom(IteratorKind.LATEST)
     assert read_from(AT_TIMESTAMP, StartMemory(), 5.0) == ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=5.0)

@@ -46,7 +46,7 @@ def test_a_finished_lease_goes_when_all_its_children_have_begun() -> None:
 
 
 @pytest.mark.parametrize("checkpoint", [TRIM_HORIZON, AT_TIMESTAMP])
-def test_it_stays_while_a_child_has_not_begun(checkpoint: ExtendedSequenceNumber) -> None:
+def test_a_finished_lease_waits_while_a_child_shard_has_not_begun(checkpoint: ExtendedSequenceNumber) -> None:
     tree, parent, (first, second) = split_once()
     leases = [parent, first, replace(second, checkpoint=checkpoint)]
     for shards in (None, tree.shards):

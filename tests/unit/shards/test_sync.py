@@ -186,7 +186,7 @@ def test_it_is_what_kcl_creates_where_no_lease_is_finished_or_forgotten(found: F
 
 @settings(max_examples=examples(300), deadline=None)
 @given(tables())
-def test_it_comes_in_order_and_with_parents_and_hashes(found: Found) -> None:
+def test_missing_leases_are_in_order_with_parents_and_hash_ranges(found: Found) -> None:
     leases = missing_leases(found.listed, found.leases, found.position, generations=Generations.ALL)
     by_id = {each.shard_id: each for each in found.listed}
     shards = [by_id[lease.shard_id] for lease in leases]

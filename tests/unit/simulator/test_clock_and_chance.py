@@ -24,7 +24,7 @@ def test_a_drifting_clock_shows_and_sleeps_its_own_seconds() -> None:
     assert true_s == pytest.approx(100.0)
 
 
-def test_its_deadlines_are_in_its_own_seconds_too() -> None:
+def test_a_deadline_of_a_drifting_clock_is_in_its_own_seconds() -> None:
     async def main() -> float:
         clock = SimClock(Life("w"), drift=0.01)
         with clock.move_on_after(101.0):
@@ -34,7 +34,7 @@ def test_its_deadlines_are_in_its_own_seconds_too() -> None:
     assert run_virtual(main) == pytest.approx(100.0)
 
 
-def test_no_deadline_is_no_deadline() -> None:
+def test_a_deadline_of_none_never_cancels() -> None:
     async def main() -> bool:
         with SimClock(Life("w")).move_on_after(None) as scope:
             await anyio.sleep(80_000)

@@ -52,7 +52,7 @@ def test_timers_of_the_same_moment_fire_in_the_order_in_which_they_were_set() ->
     assert run_virtual(main) == list(range(100))
 
 
-def test_waiting_for_what_nobody_will_do_is_a_deadlock() -> None:
+def test_a_wait_that_no_task_can_end_is_a_deadlock() -> None:
     async def main() -> None:
         await anyio.Event().wait()
 

@@ -78,7 +78,7 @@ def test_a_state_lasts_from_its_decision_though_the_write_took_effect_late(
         ((*GOOD[:-1], ("COMPLETE", 120)), "table_move_hurried"),
     ],
 )
-def test_the_row_goes_its_way_in_its_time(
+def test_a_step_of_a_table_move_out_of_order_or_too_early_is_a_violation(
     steps: Sequence[tuple[str | None, float]], expected: str | None
 ) -> None:
     assert violation(steps) == expected
@@ -94,7 +94,7 @@ def test_the_row_goes_its_way_in_its_time(
         ({"w-2": -20.0}, 60.0, "table_move_hurried"),
     ],
 )
-def test_each_dates_the_row_by_its_own_clock(
+def test_a_step_dated_by_a_clock_that_is_ahead_is_judged_by_that_clock(
     ahead_s: Mapping[str, float], at_s: float, expected: str | None
 ) -> None:
     def action() -> None:
@@ -106,7 +106,7 @@ def test_each_dates_the_row_by_its_own_clock(
     assert violation_in(action) == expected
 
 
-def test_nothing_may_be_left_when_it_ends() -> None:
+def test_a_row_left_in_the_old_table_after_a_move_is_a_violation() -> None:
     assert violation(GOOD, left=["Leader", ROW]) is None
     assert violation(GOOD, left=["Leader", "Migration3.0"]) == "table_move_incomplete"
 

@@ -175,5 +175,5 @@ def test_varints(number: int, found: bytes) -> None:
         ("*/*", False),
     ],
 )
-def test_it_is_given_to_those_who_prefer_it(accept: str, is_wanted: bool) -> None:
+def test_protobuf_is_given_to_a_client_that_prefers_it(accept: str, is_wanted: bool) -> None:
     assert wanted(accept) is is_wanted

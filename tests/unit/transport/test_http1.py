@@ -73,7 +73,7 @@ def test_an_ambiguous_answer_is_refused(text: str) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_no_head_fails_in_another_way(data: bytes) -> None:
+def test_a_malformed_head_raises_only_malformed_answer(data: bytes) -> None:
     with suppress(MalformedAnswer):
         parse_head(data)
 
@@ -104,7 +104,7 @@ def test_a_chunked_body_is_whole_however_it_comes(
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(1, 20), max_size=10))
-def test_no_chunked_body_fails_in_another_way(data: bytes, cuts: list[int]) -> None:
+def test_a_malformed_chunked_body_raises_only_malformed_answer(data: bytes, cuts: list[int]) -> None:
     with suppress(MalformedAnswer):
         fed(ChunkedBody(), data, cuts)
 

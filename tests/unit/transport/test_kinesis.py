@@ -132,7 +132,7 @@ async def test_a_consumer_that_is_not_there_is_none() -> None:
         assert await HttpFanOut(client).describe_consumer(APP) is None
 
 
-async def test_no_answers_about_a_consumer_are_unavailable() -> None:
+async def test_a_malformed_answer_about_a_consumer_is_unavailable() -> None:
     async with answering({}, {"Consumer": {"ConsumerARN": "c", "ConsumerStatus": "?"}}) as (client, _):
         with pytest.raises(Unavailable, match="DescribeStreamConsumer: the answer cannot be understood"):
             await HttpFanOut(client).describe_consumer(APP)

@@ -57,7 +57,7 @@ def test_the_end_of_a_stream_leads_into_the_next_one() -> None:
     assert not fetched.is_last
 
 
-def test_without_a_next_stream_it_is_the_last() -> None:
+def test_a_stream_without_a_next_one_is_the_last() -> None:
     table = two_streams()
     table.forget(2)
     fetched = at_end(table, "b")

@@ -85,7 +85,7 @@ def in_virtual_time(play: Callable[[], Awaitable[None]]) -> None:
     run_virtual(play)
 
 
-def test_it_ends_at_the_tip_or_goes_on() -> None:
+def test_following_ends_at_the_tip_or_goes_on() -> None:
     async def play() -> None:
         world = World(2)
         world.put(*map(str, range(50)))
@@ -103,7 +103,7 @@ def test_it_ends_at_the_tip_or_goes_on() -> None:
     in_virtual_time(play)
 
 
-def test_it_begins_and_ends_at_times() -> None:
+def test_following_begins_and_ends_at_the_given_times() -> None:
     async def play() -> None:
         world = World()
         for number in range(10):

@@ -219,7 +219,7 @@ def test_a_switch_to_auto_is_noticed_by_records_that_went_elsewhere() -> None:
     played(play)
 
 
-def test_who_may_not_ask_packs_as_before() -> None:
+def test_lines_are_packed_into_an_aggregate_although_describe_stream_is_denied() -> None:
     class Closed(TroubledKinesis):
         async def describe_stream(self, stream: StreamRef) -> StreamSummary:
             raise AccessDenied(f"{stream.name} is not yours", operation="DescribeStreamSummary")
