@@ -66,6 +66,15 @@ WINGS: Final = (
         },
     ),
     Wing(
+        page="watch.md",
+        commands={
+            "watch": LaterCommand(
+                "kcl_daemon.cli.watch:watch",
+                "Watch from outside whether every shard is read; alert on it.",
+            )
+        },
+    ),
+    Wing(
         topic="Migration from KCL 2.x",
         properties=(
             "leases.client_version_config",

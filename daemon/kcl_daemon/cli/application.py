@@ -9,7 +9,7 @@ import click
 
 from kcl_daemon.app import streams_of
 from kcl_daemon.aws.build import build_tables, open_kinesis_client, open_sources
-from kcl_daemon.aws.session import open_clients
+from kcl_daemon.aws.session import Clients, open_clients
 from kcl_daemon.cli.common import NotChanged, run, stream_text
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.context import WorkerContext, timings
@@ -108,6 +108,7 @@ class Application:
     kinesis: Kinesis
     streams: Streams
     clock: Clock
+    clients: Clients | None = None
 
     @property
     def own_stream(self) -> OwnStreamCheck | None:
@@ -128,7 +129,7 @@ def on_application(settings: Settings, act: Callable[[Application], Awaitable[_R
             found = await open_existing(build_tables(settings, clients, clock), settings)
             table = found.tables.leases
             streams = streams_of(settings, kinesis, clock, log, table=table)
-            return await act(Application(found, table, kinesis, streams, clock))
+            return await act(Application(found, table, kinesis, streams, clock, clients))
 
     return run(opened)
 

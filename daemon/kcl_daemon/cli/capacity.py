@@ -199,7 +199,7 @@ class _Serving:
         return AdminResponse(HTTPStatus.OK, orjson.dumps(found), JSON)
 
 
-def _place(value: str, admin: AdminSettings) -> AdminSettings:
+def place_of(value: str, admin: AdminSettings) -> AdminSettings:
     host, colon, port = value.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     try:
@@ -244,7 +244,7 @@ def capacity(settings: Settings, *, as_json: bool, watch: bool, serve: str | Non
     one record of each shard to see whether a worker is wanted.
     """
     if serve is not None:
-        where = _place(serve, settings.admin)
+        where = place_of(serve, settings.admin)
         on_application(settings, lambda application: _serve(application, settings, where))
         return
 

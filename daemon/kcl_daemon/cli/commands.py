@@ -14,7 +14,7 @@ GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "Start (details of a command: COMMAND --help)": ("run", "init", "demo", "local"),
     "Test a program": ("run-child", "put", "replay-transcript", "prove"),
     "Deploy": ("check", "iam-policy", "packaging", "completion"),
-    "Look": ("status", "top", "capacity", "tail", "peek"),
+    "Look": ("status", "top", "watch", "capacity", "tail", "peek"),
     "Operate": ("leases", "pause", "resume", "limit", "letters", "replay"),
     "Spark and landing logs": ("landing", "spark-submit"),
     "Move from another KCL": ("migrate", "helper"),
@@ -31,6 +31,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "demo": ("kcl-daemon demo --shards 2 --seconds 10",),
     "check": (f"kcl-daemon check {_FILE} --with-aws", "kcl-daemon check --schema > kcl-daemon.schema.json"),
     "capacity": (f"kcl-daemon capacity {_FILE}", f"kcl-daemon capacity {_FILE} --serve 127.0.0.1:8081"),
+    "watch": (f"kcl-daemon watch {_FILE} --once", f"kcl-daemon watch {_FILE} --serve 127.0.0.1:8082"),
     "completion": (
         'eval "$(kcl-daemon completion bash)"',
         "kcl-daemon completion fish > ~/.config/fish/completions/kcl-daemon.fish",

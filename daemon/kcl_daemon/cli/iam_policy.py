@@ -73,6 +73,18 @@ def capacity_policy(settings: Settings, *, account: str | None = None) -> dict[s
     return {"Version": "2012-10-17", "Statement": statements}
 
 
+def watch_policy(settings: Settings, *, account: str | None = None) -> dict[str, Any]:
+    statements = [
+        _statement("Tables", "dynamodb", ("DescribeTable", "GetItem", "Scan"), _tables(settings, account))
+    ]
+    if streams := _streams(settings, account):
+        actions = ("DescribeStreamSummary", "ListShards", *_POLLING)
+        statements.append(_statement("Streams", "kinesis", actions, streams))
+    statements += _changes(settings, account)
+    statements += _cloudwatch(settings)
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
 def _arn(settings: Settings, account: str | None, service: str, rest: str, region: str | None = None) -> str:
     arns = (settings.stream_arn, *(each.arn for each in settings.streams.arns))
     match = _ARN.match(next((arn for arn in arns if arn is not None), ""))
@@ -212,7 +224,8 @@ def _statement(sid: str, service: str, actions: tuple[str, ...], resources: list
 
 
 _POLICIES: Final = {
-    "replay": replay_policy, "letters": letters_policy, "landing": keeper_policy, "capacity": capacity_policy
+    "replay": replay_policy, "letters": letters_policy, "landing": keeper_policy,
+    "capacity": capacity_policy, "watch": watch_policy,
 }  # fmt: skip
 
 
@@ -229,6 +242,7 @@ _POLICIES: Final = {
 @click.option("--replay", "whose", flag_value="replay", help="For `kcl-daemon replay` instead of the daemon.")
 @click.option("--letters", "whose", flag_value="letters", help="For `kcl-daemon letters` instead.")
 @click.option("--landing", "whose", flag_value="landing", help="For `kcl-daemon landing` instead.")
+@click.option("--watch", "whose", flag_value="watch", help="For `kcl-daemon watch` instead.")
 @click.option("--capacity", "whose", flag_value="capacity", help="For `kcl-daemon capacity` instead.")
 def iam_policy(
     settings: Settings, *, service: Service | None, account: str | None, whose: str | None = None

@@ -28,6 +28,17 @@ _F: Final = families(
     counter child_stray_lines: Lines on a child's stdout that are not a message.
     counter metrics_not_sent: Statistics not sent to CloudWatch, because of failures or because there were too many.
     counter otlp_exports_failed: Exports to the OTLP collector that failed.
+    gauge shards_unread: By `kcl-daemon watch`: open shards that nobody reads.
+    gauge shards_unread_by_cause{cause}: By `kcl-daemon watch`: open shards that nobody reads, by cause.
+    gauge shard_unread_seconds{shard_id,stream}: By `kcl-daemon watch`: how long nobody has read a shard; 0 once it is read again, then absent.
+    gauge watch_shards: By `kcl-daemon watch`: open shards.
+    gauge watch_workers: By `kcl-daemon watch`: workers that report, of Java too.
+    gauge watch_oldest_unread_seconds: By `kcl-daemon watch`: how far behind the tip the checkpoint is that is furthest behind; absent: of no shard it is known.
+    gauge watch_unknown_ages: By `kcl-daemon watch`: shards whose oldest unread record has no known age, such as those without a checkpoint.
+    gauge watch_still_seconds: By `kcl-daemon watch`: the longest time without a new checkpoint of a shard that has records to read.
+    gauge watch_workers_wanted: By `kcl-daemon watch`: workers that the application wants, as its leader said last.
+    gauge watch_look_age_seconds: By `kcl-daemon watch`: time since the tables were last read; the other figures are of then.
+    gauge watch_look_failed: By `kcl-daemon watch`: whether something could not be looked at: 1 or 0.
     """
 )
 
@@ -87,6 +98,23 @@ SET_ASIDE: Final = _own("records_set_aside")
 WORKERS_WANTED: Final = Metric("ApplicationTracker", "WorkersWanted")
 UNFINISHED_AGE: Final = Metric("ApplicationTracker", "UnfinishedAge", MetricUnit.SECONDS)
 """Of the worker's shard that is furthest behind, at each time."""
+
+
+def _watched(name: str, family: str) -> Metric:
+    return Metric("Watch", name, _F[family].unit, labels=_F[family].labels, family=_F[family])
+
+
+SHARDS_UNREAD: Final = _watched("ShardsUnread", "shards_unread")
+SHARDS_UNREAD_BY_CAUSE: Final = _own("shards_unread_by_cause")
+SHARD_UNREAD: Final = _own("shard_unread_seconds")
+WATCH_SHARDS: Final = _watched("Shards", "watch_shards")
+WATCH_WORKERS: Final = _watched("Workers", "watch_workers")
+OLDEST_UNREAD: Final = _watched("OldestUnread", "watch_oldest_unread_seconds")
+WATCH_UNKNOWN: Final = _watched("UnknownAges", "watch_unknown_ages")
+WATCH_STILL: Final = _watched("WithoutCheckpoint", "watch_still_seconds")
+WATCH_WANTED: Final = _watched("WorkersWanted", "watch_workers_wanted")
+WATCH_AGE: Final = _watched("LookAge", "watch_look_age_seconds")
+WATCH_LOOK_FAILED: Final = _watched("LookFailed", "watch_look_failed")
 
 # Counted as these events are logged.
 

@@ -14,7 +14,7 @@ from kcl_daemon.app import streams_of
 from kcl_daemon.capacity.figures import Alternative, Bound, Capacity, StreamCapacity
 from kcl_daemon.capacity.report import capacity_text
 from kcl_daemon.cli.application import Application, open_existing
-from kcl_daemon.cli.capacity import CapacityNews, CapacityReader, _place, _Serving, capacity_lines
+from kcl_daemon.cli.capacity import CapacityNews, CapacityReader, place_of, _Serving, capacity_lines
 from kcl_daemon.config.balance import CapacitySettings
 from kcl_daemon.config.metrics_and_page import AdminSettings
 from kcl_daemon.config.settings import Settings
@@ -227,11 +227,11 @@ def test_an_autoscaler_gets_an_error_where_nothing_is_known_or_allowed() -> None
 
 
 def test_the_serve_option_sets_address_and_port_of_the_page() -> None:
-    assert _place("127.0.0.1:8081", AdminSettings()) == AdminSettings(address="127.0.0.1", port=8081)
-    assert _place("[::1]:0", AdminSettings()).address == "::1"
-    assert _place("0.0.0.0:80", AdminSettings(token="0123456789abcdef")).port == 80
+    assert place_of("127.0.0.1:8081", AdminSettings()) == AdminSettings(address="127.0.0.1", port=8081)
+    assert place_of("[::1]:0", AdminSettings()).address == "::1"
+    assert place_of("0.0.0.0:80", AdminSettings(token="0123456789abcdef")).port == 80
     with pytest.raises(UsageError, match="adminToken"):
-        _place("0.0.0.0:80", AdminSettings())
+        place_of("0.0.0.0:80", AdminSettings())
     for wrong in ("8081", "localhost:8081", "127.0.0.1:x", "127.0.0.1:70000", ""):
         with pytest.raises(BadParameter):
-            _place(wrong, AdminSettings())
+            place_of(wrong, AdminSettings())

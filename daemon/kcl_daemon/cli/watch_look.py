@@ -1,0 +1,285 @@
+"""One look after another at an application from outside: its tables and its streams. Writes nothing.
+
+The workers may be dead, or Java's. What could not be looked at is in the answer: it is neither zero nor fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Final
+
+from kcl_daemon.capacity.figures import Bound, Capacity
+from kcl_daemon.capacity.report import load_from
+from kcl_daemon.cli.application import Application, no_log, observer
+from kcl_daemon.cli.leases.look import LeaseLag, lags
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.context import timings
+from kcl_daemon.errors import AwsError
+from kcl_daemon.fleet.capacity_watch import read_capacity
+from kcl_daemon.fleet.own_stream import stream_words
+from kcl_daemon.fleet.streams import MultiStreamTracker
+from kcl_daemon.leases.holds import HOLDS_KEY, Hold, MalformedHoldsError, holds_from_row
+from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity, WorkerId
+from kcl_daemon.leases.row import MalformedRowError, is_lease_row, lease_from_row
+from kcl_daemon.leases.text_row import OwnStream
+from kcl_daemon.ports import StreamRef
+from kcl_daemon.shards.coverage import CoverageLog, ShardCoverage, TablesSeen, Unread, coverage
+from kcl_daemon.shards.lineage import Shard, leases_of_another
+from kcl_protocol.sequence import ExtendedSequenceNumber
+
+# Of the stream: shards, positions; each costs a call a shard or a stream.
+STREAM_EVERY_S: Final = 60.0
+_FAILS: Final = "its children keep failing, says worker {worker}"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Of a lease: its checkpoint, and since when it stands there (monotonic); `lag`: of the last look into the stream."""
+
+    checkpoint: ExtendedSequenceNumber
+    since_s: float
+    lag: LeaseLag
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a look has found, at `now_s` (monotonic) and `now_ms` (epoch).
+
+    Args:
+        log: of all shards, and since when nobody reads them.
+        complete: no stream's shards are unknown, so that a shard without a lease is seen.
+        settled: it was watched for long enough to know who renews.
+        seen_s: when the tables were last read; None: never.
+        troubles: what could not be looked at, and why.
+    """
+
+    now_s: float
+    now_ms: int
+    log: CoverageLog = field(default_factory=CoverageLog)
+    complete: bool = False
+    settled: bool = False
+    seen_s: float | None = None
+    workers: int | None = None
+    positions: Mapping[LeaseKey, Position] = field(default_factory=dict[LeaseKey, Position])
+    capacity: Capacity | None = None
+    troubles: tuple[str, ...] = ()
+
+    @property
+    def oldest(self) -> tuple[LeaseKey, float] | None:
+        """The shard with the oldest unread record, and its age in seconds; None: of no shard it is known."""
+        known = [
+            (key, each.lag.millis / 1000)
+            for key, each in self.positions.items()
+            if each.lag.millis is not None
+        ]
+        return max(known, key=lambda each: each[1], default=None)
+
+    @property
+    def unknown_lags(self) -> int:
+        return sum(each.lag.millis is None for each in self.positions.values())
+
+    @property
+    def still_s(self) -> float | None:
+        """The longest time without a checkpoint where records wait; None: of no shard it is known."""
+        waiting = [
+            self.now_s - each.since_s if each.lag.millis else 0.0
+            for each in self.positions.values()
+            if each.lag.millis is not None
+        ]
+        return max(waiting, default=None)
+
+    def reasons(self, after_s: float) -> tuple[str, ...]:
+        """Why it is not well, in words; `after_s`: how long a shard may be unread."""
+        if self.seen_s is None:
+            return self.troubles or ("nothing was seen yet",)
+        unread = [each for each in self.log.unread if self.now_s - each.since_s > after_s]
+        words = (f"{each.coverage.key}: {each.coverage.why}" for each in unread)
+        if not self.log.covered:
+            return (*self.troubles, "there is no shard: the stream was never read, or the leases are gone")
+        return (*self.troubles, *words)
+
+
+class Watcher:
+    """Reads through the ports of an application. Calls do not overlap."""
+
+    def __init__(self, application: Application, settings: Settings) -> None:
+        self._application = application
+        self._clock = application.clock
+        self._pace = timings(settings.leases, settings.balance)
+        self._monitor = observer(
+            application.opened.tables, settings, clock=self._clock, log=no_log(self._clock)
+        )
+        self._began_s = self._clock.monotonic()
+        self._streams: list[_Stream] = []
+        self._listed_s = self._measured_s = -inf
+        self._watched = Watched(self._began_s, self._clock.wall_ms())
+
+    async def look(self) -> Watched:
+        """Never raises AwsError: what failed is in `troubles`, and what was known before stays, with its time."""
+        troubles: list[str] = []
+        before, tables = self._watched, self._application.opened.tables
+        now_s, now_ms = self._clock.monotonic(), self._clock.wall_ms()
+        try:
+            await self._monitor.poll()
+            _, capacity = await read_capacity(tables.coordinator)
+            pauses = await self._pauses(troubles)
+            unreadable = await self._unreadable()
+        except AwsError as error:
+            troubles.append(f"the tables cannot be read: {error}")
+            self._watched = replace(before, now_s=now_s, now_ms=now_ms, troubles=tuple(troubles))
+            return self._watched
+        await self._list_streams(troubles)
+        fleet = self._monitor.fleet()
+        silent_s = {key: fleet.ages_s[key] for key in fleet.abandoned if key in fleet.ages_s}
+        failing = self._failing(fleet.workers)
+        seen = TablesSeen(self._monitor.leases, unreadable, {}, silent_s, fleet.workers, failing, pauses)
+        covered = [each for stream in self._streams for each in stream.covered(seen)]
+        self._watched = Watched(
+            now_s,
+            now_ms,
+            before.log.seen(covered, silent_s, self._clock.monotonic()),
+            complete=bool(self._streams) and all(each.shards is not None for each in self._streams),
+            settled=now_s - self._began_s > self._pace.failover_s,
+            seen_s=now_s,
+            workers=len(fleet.workers),
+            positions=await self._positions(before.positions, covered, troubles),
+            capacity=capacity,
+            troubles=tuple(troubles),
+        )
+        return self._watched
+
+    async def _pauses(self, troubles: list[str]) -> tuple[Hold, ...]:
+        try:
+            holds = holds_from_row(await self._application.opened.tables.coordinator.get(HOLDS_KEY))
+        except MalformedHoldsError as malformed:
+            troubles.append(str(malformed))
+            return ()
+        return tuple(each for each in holds if not each.is_over(self._clock.wall_ms()))
+
+    async def _unreadable(self) -> frozenset[str]:
+        if not self._monitor.unreadable_leases:
+            return frozenset()
+        found: set[str] = set()
+        for row in await self._application.opened.tables.leases.scan():
+            try:
+                if is_lease_row(row):
+                    lease_from_row(row)
+            except MalformedRowError as malformed:
+                found.add(malformed.key)
+        return frozenset(found)
+
+    def _failing(self, living: frozenset[WorkerId]) -> dict[LeaseKey, str]:
+        """What living workers of ours say of their own leases; Java's say nothing."""
+        owners = {lease.lease_key: lease.actual_owner for lease in self._monitor.leases}
+        found: dict[LeaseKey, str] = {}
+        for row in self._monitor.workers:
+            load = (
+                None
+                if row.load is None or row.worker_id not in living
+                else load_from(row.load, row.worker_id)
+            )
+            for each in () if load is None else load.shards:
+                if each.bound is Bound.FAILING and owners.get(each.key) == row.worker_id:
+                    found[each.key] = _FAILS.format(worker=row.worker_id)
+        return found
+
+    async def _list_streams(self, troubles: list[str]) -> None:
+        """List shards now and then, and at once where the leases say that the list is old."""
+        now_s = self._clock.monotonic()
+        is_old = any(each.is_older_than(self._monitor.leases) for each in self._streams)
+        if (
+            not is_old
+            and now_s - self._listed_s < STREAM_EVERY_S
+            and not any(each.trouble for each in self._streams)
+        ):
+            return
+        self._listed_s = now_s
+        streams = self._application.streams
+        try:
+            if isinstance(streams, MultiStreamTracker):
+                await streams.prepare()
+                refs = [each.ref for each in streams.current]
+            else:
+                refs = [streams.stream.ref]
+        except AwsError as error:
+            troubles.append(f"the streams cannot be listed: {error}")
+            return
+        self._streams = [await self._listed(ref) for ref in refs]
+        troubles += [each.trouble for each in self._streams if each.trouble]
+
+    async def _listed(self, ref: StreamRef) -> _Stream:
+        kinesis, own = self._application.kinesis, self._application.own_stream
+        try:
+            shards = tuple(await kinesis.list_shards(ref))
+            another = None
+            if own is not None:
+                summary, stored = await kinesis.describe_stream(ref), await own.stored()
+                mine = OwnStream.of(summary.arn, summary.creation_time_s)
+                if stored is not None and stored != mine:
+                    another = (
+                        f"the tables belong to the stream {stream_words(stored)}, not to {stream_words(mine)}"
+                    )
+        except AwsError as error:
+            return _Stream(ref, None, trouble=f"the shards of {ref.name} are not known: {error}")
+        return _Stream(ref, shards, another)
+
+    async def _positions(
+        self, before: Mapping[LeaseKey, Position], covered: Iterable[ShardCoverage], troubles: list[str]
+    ) -> Mapping[LeaseKey, Position]:
+        """How far the checkpoints of the leases that are read now are behind."""
+        now_s = self._clock.monotonic()
+        chosen = {
+            each.key for each in covered if each.waits_for is None and each.cause is not Unread.OTHER_STREAM
+        }
+        leases = [each for each in self._monitor.leases if each.lease_key in chosen and not each.is_finished]
+        measured: Mapping[LeaseKey, LeaseLag] = {}
+        if now_s - self._measured_s >= STREAM_EVERY_S:
+            self._measured_s = now_s
+            try:
+                measured = await lags(leases, self._application.kinesis, self._application.streams)
+            except AwsError as error:
+                troubles.append(f"the age of records is not known: {error}")
+        return {
+            each.lease_key: _position(each, before.get(each.lease_key), measured, now_s) for each in leases
+        }
+
+
+def _position(
+    lease: Lease, before: Position | None, measured: Mapping[LeaseKey, LeaseLag], now_s: float
+) -> Position:
+    lag = measured.get(lease.lease_key) or (before.lag if before else LeaseLag(None, "not looked at yet"))
+    is_still = before is not None and before.checkpoint == lease.checkpoint
+    return Position(lease.checkpoint, before.since_s if before and is_still else now_s, lag)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """`another`: why no lease is of it. `trouble`: why `shards` is None."""
+
+    ref: StreamRef
+    shards: tuple[Shard, ...] | None
+    another: str | None = None
+    trouble: str = ""
+
+    def leases(self, leases: Iterable[Lease]) -> list[Lease]:
+        identity: StreamIdentity | None = self.ref.identity
+        return [each for each in leases if each.stream == identity]
+
+    def is_older_than(self, leases: Iterable[Lease]) -> bool:
+        """Whether a lease is finished whose shard was open, or of a shard that was not there."""
+        is_open = {each.shard_id: each.is_open for each in self.shards or ()}
+        return any(
+            is_open.get(each.shard_id, False) if each.is_finished else each.shard_id not in is_open
+            for each in self.leases(leases)
+        )
+
+    def covered(self, seen: TablesSeen) -> tuple[ShardCoverage, ...]:
+        mine, shards = self.leases(seen.leases), self.shards or ()
+        another: dict[LeaseKey, str] = {}
+        if self.another is not None:
+            another = {each.lease_key: self.another for each in mine}
+        elif not self.ref.is_of_dynamodb:
+            another = {lease.lease_key: why for lease, why in leases_of_another(mine, shards)}
+        return coverage(self.ref.identity, self.shards, replace(seen, leases=mine, another=another))

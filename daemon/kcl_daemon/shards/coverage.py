@@ -1,0 +1,185 @@
+"""Who reads each open shard, or why nobody does.
+
+It is judged from outside, by what the tables and the stream show: a worker that is gone or cannot write its leases says
+nothing itself. A shard whose parents are unfinished is read with them, because parents come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kcl_daemon.leases.holds import Hold
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, StreamIdentity, WorkerId, lease_key_of
+from kcl_daemon.shards.lineage import Shard
+from kcl_daemon.text import about, on_one_line
+
+
+class Unread(StrEnum):
+    """Why nobody reads a shard, the worst first. Programs may rely on the words."""
+
+    OTHER_STREAM = "other stream"
+    UNREADABLE = "unreadable lease"
+    NO_LEASE = "no lease"
+    FINISHED = "finished lease"
+    NO_OWNER = "no owner"
+    SILENT = "silent owner"
+    FAILING = "failing"
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class TablesSeen:
+    """What the tables show of one stream.
+
+    Args:
+        leases: also finished ones.
+        unreadable: keys of lease rows that cannot be read.
+        another: why a lease cannot be of this stream.
+        silent_s: for how long a lease was not renewed, where that is longer than it may be.
+        living: workers that report.
+        failing: what a living worker says of a lease that does not get on.
+    """
+
+    leases: Sequence[Lease]
+    unreadable: AbstractSet[str] = frozenset()
+    another: Mapping[LeaseKey, str] = field(default_factory=dict[LeaseKey, str])
+    silent_s: Mapping[LeaseKey, float] = field(default_factory=dict[LeaseKey, float])
+    living: AbstractSet[WorkerId] = frozenset()
+    failing: Mapping[LeaseKey, str] = field(default_factory=dict[LeaseKey, str])
+    pauses: Sequence[Hold] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCoverage:
+    """`cause` None: `reader` reads it. `waits_for`: the parent that is read first, whose state this is. `why`: in words."""
+
+    key: LeaseKey
+    reader: WorkerId | None
+    cause: Unread | None = None
+    why: str = ""
+    waits_for: ShardId | None = None
+
+
+def coverage(
+    stream: StreamIdentity | None, shards: Sequence[Shard] | None, seen: TablesSeen
+) -> tuple[ShardCoverage, ...]:
+    """One answer for each open shard, in order of keys.
+
+    Without `shards` (nobody listed them) each unfinished lease stands for its shard: then a shard without a lease is not seen.
+    List the shards after reading the leases.
+    """
+    rule = _Coverage(stream, shards, seen)
+    return tuple(sorted(map(rule.of, rule.asked), key=lambda each: each.key))
+
+
+class _Coverage:
+    def __init__(
+        self, stream: StreamIdentity | None, shards: Sequence[Shard] | None, seen: TablesSeen
+    ) -> None:
+        self._stream = stream
+        self._seen = seen
+        self._leases = {lease.shard_id: lease for lease in seen.leases}
+        self._parents = {shard.shard_id: shard.parent_shard_ids for shard in shards or ()}
+        open_shards = (shard.shard_id for shard in shards or () if shard.is_open)
+        unfinished = (lease.shard_id for lease in seen.leases if not lease.is_finished)
+        self.asked: tuple[ShardId, ...] = tuple(unfinished if shards is None else open_shards)
+
+    def of(self, shard_id: ShardId) -> ShardCoverage:
+        key = lease_key_of(self._stream, shard_id)
+        first = [(self._judged(lease), lease.shard_id) for lease in self._unfinished_before(shard_id)]
+        if first:
+            worst, parent = min(first, key=_urgency)
+            return ShardCoverage(key, worst.reader, worst.cause, worst.why, waits_for=parent)
+        lease = self._leases.get(shard_id)
+        if lease is not None:
+            return self._judged(lease)
+        if key in self._seen.unreadable:
+            return ShardCoverage(key, None, Unread.UNREADABLE, "the row of its lease cannot be read")
+        return ShardCoverage(key, None, Unread.NO_LEASE, f"it has no lease{self._no_worker}")
+
+    def _unfinished_before(self, shard_id: ShardId) -> Iterator[Lease]:
+        """The unfinished leases that come first: none of their own parents is unfinished. Lineages may be long, and lie."""
+        pending, known = [shard_id], {shard_id}
+        while pending:
+            current = pending.pop()
+            lease = self._leases.get(current)
+            told = self._parents.get(current, frozenset()) | (
+                lease.parent_shard_ids if lease else frozenset()
+            )
+            older = [each for each in told if each not in known]
+            known |= set(older)
+            unfinished = [each for each in older if self._is_unfinished(each)]
+            pending += [each for each in older if self._is_unfinished(each) or each not in self._leases]
+            if current != shard_id and lease is not None and not unfinished:
+                yield lease
+
+    def _is_unfinished(self, shard_id: ShardId) -> bool:
+        lease = self._leases.get(shard_id)
+        return lease is not None and not lease.is_finished
+
+    def _judged(self, lease: Lease) -> ShardCoverage:
+        cause, why = next(self._troubles(lease), (None, ""))
+        reader = None if cause is Unread.FINISHED else lease.actual_owner
+        return ShardCoverage(lease.lease_key, reader, cause, why)
+
+    def _troubles(self, lease: Lease) -> Iterator[tuple[Unread, str]]:
+        """The worst first."""
+        key, owner, seen = lease.lease_key, lease.actual_owner, self._seen
+        if key in seen.another:
+            yield Unread.OTHER_STREAM, seen.another[key]
+        if lease.is_finished:
+            yield Unread.FINISHED, "its lease says that it is finished, and it is open"
+        if owner is None:
+            yield Unread.NO_OWNER, f"no worker has its lease{self._no_worker}"
+        elif key in seen.silent_s:
+            gone = "" if owner in seen.living else ", and does not report"
+            for_s = about(seen.silent_s[key])
+            yield Unread.SILENT, f"worker {on_one_line(owner)} has not renewed its lease for {for_s}{gone}"
+        if key in seen.failing:
+            yield Unread.FAILING, seen.failing[key]
+        for pause in seen.pauses:
+            if pause.is_pause and pause.covers(lease):
+                yield Unread.PAUSED, f"{pause.by} has paused it: {pause.reason}"
+
+    @property
+    def _no_worker(self) -> str:
+        return "" if self._seen.living else ", and no worker runs"
+
+
+def _urgency(judged: tuple[ShardCoverage, ShardId]) -> tuple[int, ShardId]:
+    cause = judged[0].cause
+    return len(Unread) if cause is None else list(Unread).index(cause), judged[1]
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadShard:
+    """`since_s`: since when nobody was seen to read it, by the observer's monotonic clock; it may be longer."""
+
+    coverage: ShardCoverage
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageLog:
+    """What an observer remembers. A shard stays unread while the causes follow each other, whoever holds its lease."""
+
+    covered: tuple[ShardCoverage, ...] = ()
+    since_s: Mapping[LeaseKey, float] = field(default_factory=dict[LeaseKey, float])
+
+    def seen(
+        self, covered: Iterable[ShardCoverage], silent_s: Mapping[LeaseKey, float], now_s: float
+    ) -> CoverageLog:
+        """A lease that was not renewed has been unread since its last renewal."""
+        now = tuple(covered)
+        unread = [each.key for each in now if each.cause is not None]
+        since_s = {key: min(self.since_s.get(key, now_s), now_s - silent_s.get(key, 0.0)) for key in unread}
+        return CoverageLog(now, since_s)
+
+    @property
+    def unread(self) -> tuple[UnreadShard, ...]:
+        """The longest first."""
+        found = [UnreadShard(each, self.since_s[each.key]) for each in self.covered if each.cause is not None]
+        return tuple(sorted(found, key=lambda each: (each.since_s, each.coverage.key)))
