@@ -165,7 +165,7 @@ def _shown(news: CapacityNews, *, as_json: bool) -> str:
     return "\n".join(map(on_one_line, capacity_lines(news)))
 
 
-class _Serving:
+class CapacityAnswers:
     def __init__(self, reader: CapacityReader, clock: Clock, access: AdminAccess) -> None:
         self._reader = reader
         self._clock = clock
@@ -221,7 +221,7 @@ def place_of(value: str, admin: AdminSettings) -> AdminSettings:
 async def _serve(application: Application, settings: Settings, where: AdminSettings) -> None:
     access = AdminAccess(where.address, await token_of(where))
     log = build_log(level="info", form="console", stream=sys.stderr, clock=application.clock)
-    serving = _Serving(CapacityReader(application, settings), application.clock, access)
+    serving = CapacityAnswers(CapacityReader(application, settings), application.clock, access)
     await serve_once(where, AdminServer(serving.answer, clock=application.clock, log=log), log)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from itertools import groupby
@@ -17,7 +17,7 @@ from kcl_daemon.admin.server import AdminServer, serve_once, token_of
 from kcl_daemon.admin.site import JSON, AdminAccess, AdminRequest, AdminResponse, capacity_json, plain
 from kcl_daemon.aws.cloudwatch import open_cloudwatch
 from kcl_daemon.cli.application import Application, on_application
-from kcl_daemon.cli.capacity import place_of
+from kcl_daemon.cli.capacity import CapacityAnswers, CapacityReader, place_of
 from kcl_daemon.cli.common import EXIT_FAILURE, as_json_option, json_text, with_settings
 from kcl_daemon.cli.watch_look import Watched, Watcher
 from kcl_daemon.config.metrics_and_page import AdminSettings, MetricsLevel
@@ -151,10 +151,17 @@ def _labels(key: LeaseKey) -> dict[str, str]:
 class WatchSite:
     """Answers of the last look."""
 
-    def __init__(self, access: AdminAccess, exposition: PrometheusExposition, after_s: float) -> None:
+    def __init__(
+        self,
+        access: AdminAccess,
+        exposition: PrometheusExposition,
+        after_s: float,
+        capacity: Callable[[AdminRequest], Awaitable[AdminResponse]],
+    ) -> None:
         self._access = access
         self._exposition = exposition
         self._after_s = after_s
+        self._capacity = capacity
         self.seen: Watched | None = None
 
     async def answer(self, request: AdminRequest) -> AdminResponse:
@@ -166,9 +173,9 @@ class WatchSite:
         if request.path == "/metrics":
             rendered = await self._exposition.render(request.accept)
             return AdminResponse(HTTPStatus.OK, rendered.body, rendered.content_type)
-        answer = {"/readyz": self._ready, "/watch.json": self._json, "/capacity.json": self._capacity}.get(
-            request.path
-        )
+        if request.path == "/capacity.json":
+            return await self._capacity(request)
+        answer = {"/readyz": self._ready, "/watch.json": self._json}.get(request.path)
         if answer is None:
             return plain(HTTPStatus.NOT_FOUND, _PATHS)
         if self.seen is None:
@@ -186,11 +193,6 @@ class WatchSite:
 
     def _json(self, seen: Watched, _: AdminRequest) -> AdminResponse:
         return AdminResponse(HTTPStatus.OK, orjson.dumps(watch_json(seen, self._after_s)), JSON)
-
-    def _capacity(self, seen: Watched, _: AdminRequest) -> AdminResponse:
-        if seen.capacity is None:
-            return plain(HTTPStatus.SERVICE_UNAVAILABLE, "no leader has said anything about capacity")
-        return AdminResponse(HTTPStatus.OK, orjson.dumps(capacity_json(seen.capacity, seen.now_ms)), JSON)
 
 
 class _Watch:
@@ -264,7 +266,8 @@ async def _run(
         site = None
         if where is not None:
             access = AdminAccess(where.address, await token_of(where))
-            site = WatchSite(access, PrometheusExposition(watch.totals), after_s)
+            capacity = CapacityAnswers(CapacityReader(application, settings), clock, access)
+            site = WatchSite(access, PrometheusExposition(watch.totals), after_s, capacity.answer)
             group.start_soon(serve_once, where, AdminServer(site.answer, clock=clock, log=log), log)
         while True:
             seen = await watch.look(as_json=as_json)

@@ -123,6 +123,7 @@ class Watcher:
         now_s, now_ms = self._clock.monotonic(), self._clock.wall_ms()
         try:
             await self._monitor.poll()
+            await self._monitor.refresh_workers()
             _, capacity = await read_capacity(tables.coordinator)
             pauses = await self._pauses(troubles)
             unreadable = await self._unreadable()
@@ -139,7 +140,7 @@ class Watcher:
         self._watched = Watched(
             now_s,
             now_ms,
-            before.log.seen(covered, silent_s, self._clock.monotonic()),
+            before.log.seen(covered, seen, self._clock.monotonic()),
             complete=bool(self._streams) and all(each.shards is not None for each in self._streams),
             settled=now_s - self._began_s > self._pace.failover_s,
             seen_s=now_s,

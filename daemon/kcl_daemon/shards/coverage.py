@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, StreamIdentity, WorkerId, lease_key_of
 from kcl_daemon.shards.lineage import Shard
 from kcl_daemon.text import about, on_one_line
+from kcl_protocol.sequence import ExtendedSequenceNumber
 
 
 class Unread(StrEnum):
@@ -164,19 +165,47 @@ class UnreadShard:
 
 @dataclass(frozen=True, slots=True)
 class CoverageLog:
-    """What an observer remembers. A shard stays unread while the causes follow each other, whoever holds its lease."""
+    """What an observer remembers.
+
+    A shard stays unread while the causes follow each other, whoever holds its lease. One whose children fail stays so until its
+    checkpoint moves: a new owner has not read it yet.
+    """
 
     covered: tuple[ShardCoverage, ...] = ()
     since_s: Mapping[LeaseKey, float] = field(default_factory=dict[LeaseKey, float])
+    failed: Mapping[LeaseKey, tuple[ExtendedSequenceNumber, str]] = field(
+        default_factory=dict[LeaseKey, tuple[ExtendedSequenceNumber, str]]
+    )
 
-    def seen(
-        self, covered: Iterable[ShardCoverage], silent_s: Mapping[LeaseKey, float], now_s: float
-    ) -> CoverageLog:
-        """A lease that was not renewed has been unread since its last renewal."""
-        now = tuple(covered)
+    def seen(self, covered: Iterable[ShardCoverage], seen: TablesSeen, now_s: float) -> CoverageLog:
+        """The log after a look, of which `covered` is what `coverage` found. Times are monotonic.
+
+        A lease that was not renewed has been unread since its last renewal.
+        """
+        checkpoints = {lease.lease_key: lease.checkpoint for lease in seen.leases}
+        now = tuple(self._still_failing(each, checkpoints) for each in covered)
         unread = [each.key for each in now if each.cause is not None]
-        since_s = {key: min(self.since_s.get(key, now_s), now_s - silent_s.get(key, 0.0)) for key in unread}
-        return CoverageLog(now, since_s)
+        since_s = {
+            key: min(self.since_s.get(key, now_s), now_s - seen.silent_s.get(key, 0.0)) for key in unread
+        }
+        failed = {
+            each.key: self.failed.get(each.key, (checkpoints[each.key], each.why))
+            for each in now
+            if each.cause is Unread.FAILING and each.key in checkpoints
+        }
+        return CoverageLog(now, since_s, failed)
+
+    def _still_failing(
+        self, now: ShardCoverage, checkpoints: Mapping[LeaseKey, ExtendedSequenceNumber]
+    ) -> ShardCoverage:
+        before = self.failed.get(now.key)
+        if (
+            now.cause not in {None, Unread.NO_OWNER}
+            or before is None
+            or checkpoints.get(now.key) != before[0]
+        ):
+            return now
+        return replace(now, cause=Unread.FAILING, why=f"{before[1]}; nothing was checkpointed since")
 
     @property
     def unread(self) -> tuple[UnreadShard, ...]:

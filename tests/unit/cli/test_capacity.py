@@ -14,7 +14,7 @@ from kcl_daemon.app import streams_of
 from kcl_daemon.capacity.figures import Alternative, Bound, Capacity, StreamCapacity
 from kcl_daemon.capacity.report import capacity_text
 from kcl_daemon.cli.application import Application, open_existing
-from kcl_daemon.cli.capacity import CapacityNews, CapacityReader, place_of, _Serving, capacity_lines
+from kcl_daemon.cli.capacity import CapacityAnswers, CapacityNews, CapacityReader, capacity_lines, place_of
 from kcl_daemon.config.balance import CapacitySettings
 from kcl_daemon.config.metrics_and_page import AdminSettings
 from kcl_daemon.config.settings import Settings
@@ -206,7 +206,7 @@ def served(
         stage = Stage()
         await prepare(stage, at(0), said=said)
         made = await reader(stage, stream)
-        serving = _Serving(made, stage.clock, AdminAccess("127.0.0.1", token))
+        serving = CapacityAnswers(made, stage.clock, AdminAccess("127.0.0.1", token))
         answers = [await serving.answer(AdminRequest("GET", path, "localhost")) for _ in range(times)]
         assert stage.leases.calls.count("scan") <= 1
         return answers[-1]

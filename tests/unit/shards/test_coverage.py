@@ -14,7 +14,7 @@ from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.shards.coverage import CoverageLog, ShardCoverage, TablesSeen, Unread, coverage
 from kcl_daemon.shards.lineage import Shard
 from kcl_daemon.shards.sync import new_lease
-from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
+from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.unit.shards.trees import Tree, checkpoints, trees
 
 WORKER = WorkerId("w-1")
@@ -146,7 +146,7 @@ def test_every_open_shard_has_either_a_reader_or_a_cause(tree: Tree, data: st.Da
     kept = [each for each in tree.shards if data.draw(st.booleans())]
     leases = [replace(lease_of(each, data.draw(owners)), checkpoint=data.draw(checkpoints)) for each in kept]
     found = coverage(None, tree.shards, seen(leases))
-    assert [each.key for each in found] == sorted(shard.shard_id for shard in tree.open())
+    assert [str(each.key) for each in found] == sorted(map(str, (shard.shard_id for shard in tree.open())))
     for each in found:
         assert bool(each.why) is (each.cause is not None)
         assert each.cause is not None or each.reader == WORKER
@@ -156,22 +156,52 @@ def test_every_open_shard_has_either_a_reader_or_a_cause(tree: Tree, data: st.Da
             assert each.cause is Unread.NO_LEASE
 
 
+def logged(
+    log: CoverageLog, now_s: float, cause: Unread | None, *, silent_s: float = 0.0, at: str = "5"
+) -> CoverageLog:
+    """The log after a look in which the first shard has this cause and stands at this position."""
+    lease = replace(MINE, checkpoint=ExtendedSequenceNumber(at))
+    tables = seen([lease], silent_s={KEYS[0]: silent_s} if silent_s else {})
+    return log.seen([ShardCoverage(KEYS[0], WORKER, cause, "" if cause is None else "why")], tables, now_s)
+
+
+def unread(log: CoverageLog) -> list[tuple[Unread | None, float]]:
+    return [(each.coverage.cause, each.since_s) for each in log.unread]
+
+
+def test_a_lease_that_was_not_renewed_is_unread_since_its_last_renewal() -> None:
+    assert unread(logged(CoverageLog(), 100.0, Unread.SILENT, silent_s=12.0)) == [(Unread.SILENT, 88.0)]
+
+
 def test_a_shard_stays_unread_while_its_causes_follow_each_other() -> None:
-    silent = ShardCoverage(KEYS[0], WORKER, Unread.SILENT, "a")
-    log = CoverageLog().seen([silent], {KEYS[0]: 12.0}, 100.0)
-    log = log.seen([replace(silent, reader=None, cause=Unread.NO_OWNER)], {}, 110.0)
-    log = log.seen([replace(silent, cause=Unread.FAILING)], {}, 200.0)
-    assert [(each.coverage.cause, each.since_s) for each in log.unread] == [(Unread.FAILING, 88.0)]
+    log = logged(CoverageLog(), 100.0, Unread.SILENT, silent_s=12.0)
+    log = logged(logged(log, 110.0, Unread.NO_OWNER), 200.0, Unread.FAILING)
+    assert unread(log) == [(Unread.FAILING, 88.0)]
 
 
 def test_a_shard_that_is_read_again_is_unread_only_from_then() -> None:
-    silent, read = ShardCoverage(KEYS[0], WORKER, Unread.SILENT, "a"), ShardCoverage(KEYS[0], WORKER)
-    log = CoverageLog().seen([silent], {}, 1.0).seen([read], {}, 2.0)
-    assert log.unread == ()
-    assert log.seen([silent], {}, 3.0).unread[0].since_s == 3.0
+    log = logged(logged(CoverageLog(), 1.0, Unread.SILENT), 2.0, None)
+    assert unread(log) == []
+    assert unread(logged(log, 3.0, Unread.SILENT)) == [(Unread.SILENT, 3.0)]
+
+
+@pytest.mark.parametrize("given_back", [None, Unread.NO_OWNER])
+def test_a_failing_shard_stays_failing_with_its_next_owner_until_its_checkpoint_moves(
+    given_back: Unread | None,
+) -> None:
+    log = logged(logged(CoverageLog(), 1.0, Unread.FAILING), 5.0, given_back)
+    assert unread(log) == [(Unread.FAILING, 1.0)]
+    assert log.covered[0].why == "why; nothing was checkpointed since"
+    assert unread(logged(log, 9.0, None)) == [(Unread.FAILING, 1.0)]
+    assert unread(logged(log, 9.0, None, at="6")) == []
+
+
+def test_a_worse_cause_than_failing_is_said() -> None:
+    log = logged(logged(CoverageLog(), 1.0, Unread.FAILING), 5.0, Unread.SILENT)
+    assert unread(log) == [(Unread.SILENT, 1.0)]
 
 
 def test_the_longest_unread_shard_comes_first() -> None:
     first, second = (ShardCoverage(key, None, Unread.NO_LEASE, "a") for key in KEYS[:2])
-    log = CoverageLog().seen([second], {}, 1.0).seen([first, second], {}, 2.0)
+    log = CoverageLog().seen([second], seen([]), 1.0).seen([first, second], seen([]), 2.0)
     assert [each.coverage.key for each in log.unread] == [KEYS[1], KEYS[0]]
