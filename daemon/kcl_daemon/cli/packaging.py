@@ -19,6 +19,7 @@ _ABOUT: Final = {
     "sidecar": "a record forwarder over HTTP, and its image",
     "systemd": "a unit",
     "terraform": "a module with tables and roles",
+    "watch": "a watcher from outside: unit, pod and scheduled job",
 }
 _DOCS: Final = "docs"
 _LAMBDA: Final = "lambda"
