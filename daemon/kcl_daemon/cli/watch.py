@@ -166,8 +166,9 @@ class WatchSite:
 
     async def answer(self, request: AdminRequest) -> AdminResponse:
         refusal = self._access.refusal(request)
-        if refusal is not None:
-            return refusal
+        return refusal if refusal is not None else await self._answer(request)
+
+    async def _answer(self, request: AdminRequest) -> AdminResponse:
         if request.path == "/livez":
             return plain(HTTPStatus.OK, "alive")
         if request.path == "/metrics":
