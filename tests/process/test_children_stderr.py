@@ -11,7 +11,8 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.children.pipes import MAX_LINE_BYTES, TAIL_LINES, LineCutter
+from kcl_daemon.children.pipes import MAX_LINE_BYTES, TAIL_LINES, LineBudget, LineCutter
+from kcl_daemon.children.start import ChildOptions
 from kcl_daemon.ports import Child
 from tests.process.children.support import SHARD, RecordingLog, children_of, command, receive_line
 
@@ -153,3 +154,52 @@ def test_short_lines_come_as_they_are(texts: list[str], step: int) -> None:
     pieces = [data[start : start + step] for start in range(0, len(data), step)]
     assert [line for piece in pieces for line in cutter.feed(piece)] == texts
     assert cutter.finish() == []
+
+
+def test_more_lines_than_a_second_allows_are_admitted_only_for_a_while() -> None:
+    budget = LineBudget(10)
+    admitted = [budget.admits(20, number / 100) for number in range(2000)]
+    assert all(admitted[:100])
+    assert sum(admitted) == pytest.approx(100 + 20 * 10, abs=2)
+    assert budget.left_out == (2000 - sum(admitted), 20 * (2000 - sum(admitted)))
+
+
+def test_large_lines_use_up_the_bytes_before_the_lines() -> None:
+    budget = LineBudget(10)
+    assert (
+        sum(budget.admits(MAX_LINE_BYTES, 0.0) for _ in range(100)) == 7
+    )  # of 16 KiB, where 100 KiB may come at once
+
+
+@given(st.lists(st.tuples(st.integers(0, 20_000), st.floats(0, 3)), max_size=200), st.integers(1, 50))
+def test_no_line_is_neither_admitted_nor_counted(lines: list[tuple[int, float]], per_s: int) -> None:
+    budget, now_s, admitted, told = LineBudget(per_s), 0.0, 0, 0
+    for size, pause_s in lines:
+        now_s += pause_s
+        admitted += budget.admits(size, now_s)
+        told += (budget.to_tell(now_s) or (0, 0))[0]
+    assert admitted + told + (budget.to_tell(float("inf")) or (0, 0))[0] == len(lines)
+    assert admitted <= per_s * (now_s + 10) + 1
+
+
+def test_without_a_limit_every_line_is_admitted() -> None:
+    budget = LineBudget(0)
+    assert all(budget.admits(10**6, 0.0) for _ in range(1000))
+    assert budget.to_tell(1e9) is None
+
+
+async def test_a_flood_above_the_limit_is_counted_and_its_end_is_kept() -> None:
+    log = RecordingLog()
+    async with children_of(command("flood", "5"), log, ChildOptions(stderr_lines_per_s=10)) as children:
+        child = await children.start(SHARD)
+        await child.close_stdin()
+        assert await child.wait() == 0
+        assert child.stderr_tail[-1] == "end of flood"
+    logged = [fields for _, event, fields in log.recorded.last if event == "child_stderr"]
+    left_out = [
+        int(str(fields["lines"]))
+        for _, event, fields in log.recorded.last
+        if event == "child_stderr_left_out"
+    ]
+    assert len(logged) < 300
+    assert len(logged) + sum(left_out) == 5 * 1024 + 1

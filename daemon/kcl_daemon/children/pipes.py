@@ -8,13 +8,14 @@ import os
 import sys
 import termios
 from collections import deque
+from math import inf
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from kcl_daemon.children.platform import enlarge_pipe
 from kcl_daemon.log_levels import LogLevel, at_level
-from kcl_daemon.ports import Log
+from kcl_daemon.ports import Clock, Log
 
 # Long lines need half the CPU of the default 64 KiB; an unprivileged user may have 256 such pipes.
 STDIN_PIPE_BYTES = 256 * 1024
@@ -23,6 +24,9 @@ TAIL_LINES = 20
 _READ_BYTES = 16 * 1024
 # A log event takes 10 to 50 microseconds, so other tasks wait a few milliseconds at most.
 _LINES_PER_TURN = 64
+_LINE_BYTES = 1024
+_AT_ONCE_S = 10.0
+_TELL_EVERY_S = 60.0
 
 
 class PipeWriter:
@@ -151,11 +155,47 @@ class LineCutter:
         return line
 
 
+class LineBudget:
+    """How many lines of a child may be logged: `lines_per_s` of `_LINE_BYTES`, ten seconds of them at once; 0: any number."""
+
+    def __init__(self, lines_per_s: int) -> None:
+        self._per_s = (float(lines_per_s), float(lines_per_s * _LINE_BYTES))
+        self._left = [each * _AT_ONCE_S for each in self._per_s]
+        self._at_s = -inf
+        self.left_out = (0, 0)
+        """Lines and bytes, since they were last told."""
+        self._told_s = -inf
+
+    def admits(self, size: int, now_s: float) -> bool:
+        if not self._per_s[0]:
+            return True
+        passed_s = min(now_s - self._at_s, _AT_ONCE_S)
+        self._at_s = now_s
+        self._left = [
+            min(left + rate * passed_s, rate * _AT_ONCE_S)
+            for left, rate in zip(self._left, self._per_s, strict=True)
+        ]
+        if self._left[0] < 1 or self._left[1] <= 0:
+            self.left_out = (self.left_out[0] + 1, self.left_out[1] + size)
+            return False
+        self._left = [self._left[0] - 1, self._left[1] - size]
+        return True
+
+    def to_tell(self, now_s: float) -> tuple[int, int] | None:
+        """What was left out, at once and then once a minute; None: nothing, or not yet."""
+        if not self.left_out[0] or now_s - self._told_s < _TELL_EVERY_S:
+            return None
+        told, self.left_out, self._told_s = self.left_out, (0, 0), now_s
+        return told
+
+
 class StderrPassThrough:
-    def __init__(self, pipe: PipeReader, log: Log, level: LogLevel = "info") -> None:
+    def __init__(self, pipe: PipeReader, log: Log, level: LogLevel, budget: LineBudget, clock: Clock) -> None:
         self._pipe = pipe
         self._log = log
         self._level: LogLevel = level
+        self._budget = budget
+        self._clock = clock
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
 
     @property
@@ -170,14 +210,28 @@ class StderrPassThrough:
                 await self._forward(lines.feed(piece))
             await self._forward(lines.finish())
         finally:
+            self._tell(self._budget.to_tell(inf))
             self._pipe.close()
 
     async def _forward(self, lines: list[str]) -> None:
         for number, line in enumerate(lines, start=1):
             self._tail.append(line)
-            at_level(self._log, self._level)("child_stderr", line=line)
+            now_s = self._clock.monotonic()
+            if self._budget.admits(len(line), now_s):
+                at_level(self._log, self._level)("child_stderr", line=line)
+            else:
+                self._tell(self._budget.to_tell(now_s))
             if number % _LINES_PER_TURN == 0:
                 await checkpoint()
+
+    def _tell(self, left_out: tuple[int, int] | None) -> None:
+        if left_out is not None:
+            self._log.warning(
+                "child_stderr_left_out",
+                lines=left_out[0],
+                bytes=left_out[1],
+                advice="the child writes more than childStderrLinesPerSecond: find out what it repeats, or raise that number",
+            )
 
 
 def _text(line: bytes) -> str:

@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint
 
 from kcl_daemon.children import platform
 from kcl_daemon.children.guard import Guard
-from kcl_daemon.children.pipes import PipeReader, PipeWriter, StderrPassThrough
+from kcl_daemon.children.pipes import LineBudget, PipeReader, PipeWriter, StderrPassThrough
 from kcl_daemon.children.start import (
     FINISH_BATCHES,
     FRAMES,
@@ -127,7 +127,9 @@ class ProcessChild:
         self._stdin = PipeWriter(started.stdin, started.stdin_reader)
         self._stdout = PipeReader(started.stdout)
         self._stderr_pipe = PipeReader(started.stderr)
-        self._stderr = StderrPassThrough(self._stderr_pipe, self._log, options.stderr_level)
+        self._stderr = StderrPassThrough(
+            self._stderr_pipe, self._log, options.stderr_level, LineBudget(options.stderr_lines_per_s), clock
+        )
         self._ended = Event()
         self._begun = False
 

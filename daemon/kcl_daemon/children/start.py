@@ -95,6 +95,7 @@ class ChildOptions:
     finish_batches: bool = False
     preload: bool = False
     frames: bool = False
+    stderr_lines_per_s: int = 0
 
 
 SAME_AS_DAEMON: Final = ChildOptions()
@@ -120,6 +121,7 @@ def options_of(settings: ChildSettings, *, finish_batches: bool = False) -> Chil
         finish_batches=finish_batches,
         preload=settings.preload,
         frames=True,
+        stderr_lines_per_s=settings.stderr_lines_per_s,
     )
 
 

@@ -130,6 +130,9 @@ class ChildSettings:
     [Children that cost little](concurrency.md#children-that-cost-little)."""
     stderr_level: LogLevel = ours("childStderrLevel", choice(_LEVELS), "info", shown="INFO")
     """Level of the log events for a child's stderr (`child_stderr`). The Java daemon uses ERROR."""
+    stderr_lines_per_s: int = ours("childStderrLinesPerSecond", whole_number(0, INT_MAX, "lines"), 200)
+    """How many lines of a child's stderr are logged a second, on average of ten seconds, with 1 KiB each. What is more is left out
+    and counted (`child_stderr_left_out`), so that a child in trouble does not fill the log. 0: no limit."""
     log_messages: bool = ours("childLogMessages", truth(), default=False)
     """Whether [`log` messages](protocol.md#log-messages) of children are logged (`child_log`). If not, they
     are stray output, as in Java."""
