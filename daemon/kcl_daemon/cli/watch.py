@@ -6,7 +6,6 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from itertools import groupby
 from typing import Final
 
 import anyio
@@ -23,11 +22,11 @@ from kcl_daemon.cli.watch_look import Watched, Watcher
 from kcl_daemon.config.metrics_and_page import AdminSettings, MetricsLevel
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.context import timings
-from kcl_daemon.leases.lease import LeaseKey
+from kcl_daemon.fleet.coverage_watch import UnreadFigures
 from kcl_daemon.metrics import own
 from kcl_daemon.metrics.metric import MetricLevel
 from kcl_daemon.ports import Log
-from kcl_daemon.shards.coverage import Unread, UnreadShard
+from kcl_daemon.shards.coverage import unread_lines
 from kcl_daemon.telemetry.cloudwatch import CloudWatchExporter, CloudWatchOptions, StatisticSets
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.telemetry.prometheus import PrometheusExposition, Totals
@@ -57,14 +56,14 @@ def watch_json(seen: Watched, after_s: float) -> dict[str, object]:
         "shardsAreListed": seen.complete,
         "unread": [
             {
-                "lease": each.coverage.key,
-                "cause": each.coverage.cause,
-                "why": each.coverage.why,
-                "owner": each.coverage.reader,
-                "waitsFor": each.coverage.waits_for,
-                "seconds": round(seen.now_s - each.since_s, 1),
+                "lease": each.key,
+                "cause": each.cause,
+                "why": each.why,
+                "owner": each.owner,
+                "waitsFor": each.waits_for,
+                "seconds": round(each.seconds, 1),
             }
-            for each in seen.log.unread
+            for each in seen.unread
         ],
         "workers": seen.workers,
         "oldestUnreadSeconds": None if oldest is None else oldest[1],
@@ -80,11 +79,11 @@ def watch_lines(seen: Watched) -> Iterator[str]:
         age = "never" if seen.seen_s is None else f"{about(seen.now_s - seen.seen_s)} ago"
         yield f"last seen: {age}; what follows is from then"
     yield from seen.troubles
-    unread, shards = seen.log.unread, len(seen.log.covered)
+    unread, shards = seen.unread, len(seen.log.covered)
     workers = "an unknown number of workers" if seen.workers is None else counted(seen.workers, "worker")
     if unread:
         yield f"{len(unread)} of {counted(shards, 'open shard')} {'is' if len(unread) == 1 else 'are'} read by nobody; {workers} live"
-        yield from _grouped(unread, seen.now_s)
+        yield from (f"  {line}" for line in unread_lines(unread))
     elif shards:
         sure = "" if seen.settled else "; not watched for long enough to know who renews"
         yield f"{'the only open shard is' if shards == 1 else f'all {shards} open shards are'} read; {workers} live{sure}"
@@ -97,22 +96,12 @@ def watch_lines(seen: Watched) -> Iterator[str]:
         yield f"capacity: {seen.capacity.sentence}"
 
 
-def _grouped(unread: tuple[UnreadShard, ...], now_s: float) -> Iterator[str]:
-    """One line for each cause, the longest first."""
-    order = {cause: number for number, cause in enumerate(Unread)}
-    by_cause = sorted(unread, key=lambda each: order[each.coverage.cause or Unread.NO_LEASE])
-    for cause, found in groupby(by_cause, key=lambda each: each.coverage.cause):
-        group = sorted(found, key=lambda each: each.since_s)
-        named = short_shards([each.coverage.key for each in group])
-        yield f"  {cause}, for {about(now_s - group[0].since_s)}: {named}: {group[0].coverage.why}"
-
-
 class WatchFigures:
     """The figures of a look, for Prometheus and CloudWatch. What is not known has no value: only the age of the last look grows."""
 
     def __init__(self, recorder: MetricsRecorder) -> None:
         self._recorder = recorder
-        self._unread: set[LeaseKey] = set()
+        self._of_unread = UnreadFigures(recorder)
 
     def take(self, seen: Watched) -> None:
         add = self._recorder.add
@@ -122,15 +111,7 @@ class WatchFigures:
         add(own.WATCH_AGE, seen.now_s - seen.seen_s)
         if seen.seen_s < seen.now_s:
             return
-        unread = {each.coverage.key: each for each in seen.log.unread}
-        add(own.SHARDS_UNREAD, len(unread))
-        for cause in Unread:
-            count = sum(each.coverage.cause is cause for each in unread.values())
-            add(own.SHARDS_UNREAD_BY_CAUSE, count, cause=cause.value)
-        for key in self._unread | unread.keys():
-            since_s = unread[key].since_s if key in unread else seen.now_s
-            add(own.SHARD_UNREAD, seen.now_s - since_s, **_labels(key))
-        self._unread = set(unread)
+        self._of_unread.take(seen.unread)
         add(own.WATCH_SHARDS, len(seen.log.covered))
         add(own.WATCH_UNKNOWN, seen.unknown_lags)
         if seen.workers is not None:
@@ -141,11 +122,6 @@ class WatchFigures:
             add(own.WATCH_STILL, seen.still_s)
         if seen.capacity is not None:
             add(own.WATCH_WANTED, seen.capacity.wanted)
-
-
-def _labels(key: LeaseKey) -> dict[str, str]:
-    stream, _, shard_id = key.rpartition(":")
-    return {"shard_id": shard_id, "stream": stream} if stream else {"shard_id": shard_id}
 
 
 class WatchSite:
@@ -215,7 +191,7 @@ class _Watch:
         seen = await self.watcher.look()
         self._figures.take(seen)
         news = (
-            [(each.coverage.key, each.coverage.cause) for each in seen.log.unread],
+            [(each.key, each.cause) for each in seen.unread],
             seen.troubles,
             seen.workers,
             seen.settled,
@@ -233,9 +209,8 @@ class _Watch:
         """Looks until it is certain: settled and all read, or unread for too long."""
         while True:
             seen = await self.watcher.look()
-            unread = seen.log.unread
-            is_sure = bool(seen.troubles) or (seen.settled and not unread)
-            if is_sure or any(seen.now_s - each.since_s > self.after_s for each in unread):
+            is_sure = bool(seen.troubles) or (seen.settled and not seen.unread)
+            if is_sure or any(each.seconds > self.after_s for each in seen.unread):
                 break
             await self._clock.sleep(poll_s)
         self._figures.take(seen)

@@ -10,28 +10,27 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
-from kcl_daemon.capacity.figures import Bound, Capacity
-from kcl_daemon.capacity.report import load_from
+from kcl_daemon.capacity.figures import Capacity
 from kcl_daemon.cli.application import Application, no_log, observer
 from kcl_daemon.cli.leases.look import LeaseLag, lags
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.context import timings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.capacity_watch import read_capacity
+from kcl_daemon.fleet.coverage_watch import tables_seen
 from kcl_daemon.fleet.own_stream import stream_words
 from kcl_daemon.fleet.streams import MultiStreamTracker
 from kcl_daemon.leases.holds import HOLDS_KEY, Hold, MalformedHoldsError, holds_from_row
-from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity, WorkerId
+from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.leases.row import MalformedRowError, is_lease_row, lease_from_row
 from kcl_daemon.leases.text_row import OwnStream
 from kcl_daemon.ports import StreamRef
-from kcl_daemon.shards.coverage import CoverageLog, ShardCoverage, TablesSeen, Unread, coverage
+from kcl_daemon.shards.coverage import CoverageLog, ShardCoverage, TablesSeen, Unread, UnreadShard, coverage
 from kcl_daemon.shards.lineage import Shard, leases_of_another
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 # Of the stream: shards, positions; each costs a call a shard or a stream.
 STREAM_EVERY_S: Final = 60.0
-_FAILS: Final = "its children keep failing, says worker {worker}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +66,10 @@ class Watched:
     troubles: tuple[str, ...] = ()
 
     @property
+    def unread(self) -> tuple[UnreadShard, ...]:
+        return self.log.unread(self.now_s)
+
+    @property
     def oldest(self) -> tuple[LeaseKey, float] | None:
         """The shard with the oldest unread record, and its age in seconds; None: of no shard it is known."""
         known = [
@@ -94,8 +97,7 @@ class Watched:
         """Why it is not well, in words; `after_s`: how long a shard may be unread."""
         if self.seen_s is None:
             return self.troubles or ("nothing was seen yet",)
-        unread = [each for each in self.log.unread if self.now_s - each.since_s > after_s]
-        words = (f"{each.coverage.key}: {each.coverage.why}" for each in unread)
+        words = (f"{each.key}: {each.why}" for each in self.unread if each.seconds > after_s)
         if not self.log.covered:
             return (*self.troubles, "there is no shard: the stream was never read, or the leases are gone")
         return (*self.troubles, *words)
@@ -132,10 +134,7 @@ class Watcher:
             self._watched = replace(before, now_s=now_s, now_ms=now_ms, troubles=tuple(troubles))
             return self._watched
         await self._list_streams(troubles)
-        fleet = self._monitor.fleet()
-        silent_s = {key: fleet.ages_s[key] for key in fleet.abandoned if key in fleet.ages_s}
-        failing = self._failing(fleet.workers)
-        seen = TablesSeen(self._monitor.leases, unreadable, {}, silent_s, fleet.workers, failing, pauses)
+        seen = replace(tables_seen(self._monitor, pauses), unreadable=unreadable)
         covered = [each for stream in self._streams for each in stream.covered(seen)]
         self._watched = Watched(
             now_s,
@@ -144,7 +143,7 @@ class Watcher:
             complete=bool(self._streams) and all(each.shards is not None for each in self._streams),
             settled=now_s - self._began_s > self._pace.failover_s,
             seen_s=now_s,
-            workers=len(fleet.workers),
+            workers=len(seen.living),
             positions=await self._positions(before.positions, covered, troubles),
             capacity=capacity,
             troubles=tuple(troubles),
@@ -170,21 +169,6 @@ class Watcher:
             except MalformedRowError as malformed:
                 found.add(malformed.key)
         return frozenset(found)
-
-    def _failing(self, living: frozenset[WorkerId]) -> dict[LeaseKey, str]:
-        """What living workers of ours say of their own leases; Java's say nothing."""
-        owners = {lease.lease_key: lease.actual_owner for lease in self._monitor.leases}
-        found: dict[LeaseKey, str] = {}
-        for row in self._monitor.workers:
-            load = (
-                None
-                if row.load is None or row.worker_id not in living
-                else load_from(row.load, row.worker_id)
-            )
-            for each in () if load is None else load.shards:
-                if each.bound is Bound.FAILING and owners.get(each.key) == row.worker_id:
-                    found[each.key] = _FAILS.format(worker=row.worker_id)
-        return found
 
     async def _list_streams(self, troubles: list[str]) -> None:
         """List shards now and then, and at once where the leases say that the list is old."""
@@ -264,23 +248,20 @@ class _Stream:
     another: str | None = None
     trouble: str = ""
 
-    def leases(self, leases: Iterable[Lease]) -> list[Lease]:
-        identity: StreamIdentity | None = self.ref.identity
-        return [each for each in leases if each.stream == identity]
-
     def is_older_than(self, leases: Iterable[Lease]) -> bool:
         """Whether a lease is finished whose shard was open, or of a shard that was not there."""
         is_open = {each.shard_id: each.is_open for each in self.shards or ()}
         return any(
             is_open.get(each.shard_id, False) if each.is_finished else each.shard_id not in is_open
-            for each in self.leases(leases)
+            for each in leases
+            if each.stream == self.ref.identity
         )
 
     def covered(self, seen: TablesSeen) -> tuple[ShardCoverage, ...]:
-        mine, shards = self.leases(seen.leases), self.shards or ()
+        seen, shards = seen.of(self.ref.identity), self.shards or ()
         another: dict[LeaseKey, str] = {}
         if self.another is not None:
-            another = {each.lease_key: self.another for each in mine}
+            another = {each.lease_key: self.another for each in seen.leases}
         elif not self.ref.is_of_dynamodb:
-            another = {lease.lease_key: why for lease, why in leases_of_another(mine, shards)}
-        return coverage(self.ref.identity, self.shards, replace(seen, leases=mine, another=another))
+            another = {lease.lease_key: why for lease, why in leases_of_another(seen.leases, shards)}
+        return coverage(self.ref.identity, self.shards, replace(seen, another=another))

@@ -28,9 +28,9 @@ _F: Final = families(
     counter child_stray_lines: Lines on a child's stdout that are not a message.
     counter metrics_not_sent: Statistics not sent to CloudWatch, because of failures or because there were too many.
     counter otlp_exports_failed: Exports to the OTLP collector that failed.
-    gauge shards_unread: By `kcl-daemon watch`: open shards that nobody reads.
-    gauge shards_unread_by_cause{cause}: By `kcl-daemon watch`: open shards that nobody reads, by cause.
-    gauge shard_unread_seconds{shard_id,stream}: By `kcl-daemon watch`: how long nobody has read a shard; 0 once it is read again, then absent.
+    gauge shards_unread: By the leader and by `kcl-daemon watch`: open shards that nobody reads.
+    gauge shards_unread_by_cause{cause}: By the leader and by `kcl-daemon watch`: open shards that nobody reads, by cause.
+    gauge shard_unread_seconds{shard_id,stream}: By the leader and by `kcl-daemon watch`: how long nobody has read a shard; 0 once it is read again, then absent.
     gauge watch_shards: By `kcl-daemon watch`: open shards.
     gauge watch_workers: By `kcl-daemon watch`: workers that report, of Java too.
     gauge watch_oldest_unread_seconds: By `kcl-daemon watch`: how far behind the tip the checkpoint is that is furthest behind; absent: of no shard it is known.
@@ -101,7 +101,7 @@ UNFINISHED_AGE: Final = Metric("ApplicationTracker", "UnfinishedAge", MetricUnit
 
 
 def _watched(name: str, family: str) -> Metric:
-    return Metric("Watch", name, _F[family].unit, labels=_F[family].labels, family=_F[family])
+    return Metric("Coverage", name, _F[family].unit, labels=_F[family].labels, family=_F[family])
 
 
 SHARDS_UNREAD: Final = _watched("ShardsUnread", "shards_unread")

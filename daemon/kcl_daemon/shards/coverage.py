@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import groupby
 
 from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, StreamIdentity, WorkerId, lease_key_of
 from kcl_daemon.shards.lineage import Shard
-from kcl_daemon.text import about, on_one_line
+from kcl_daemon.text import about, on_one_line, short_shards
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 
@@ -51,6 +52,9 @@ class TablesSeen:
     living: AbstractSet[WorkerId] = frozenset()
     failing: Mapping[LeaseKey, str] = field(default_factory=dict[LeaseKey, str])
     pauses: Sequence[Hold] = ()
+
+    def of(self, stream: StreamIdentity | None) -> TablesSeen:
+        return replace(self, leases=[each for each in self.leases if each.stream == stream])
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +161,26 @@ def _urgency(judged: tuple[ShardCoverage, ShardId]) -> tuple[int, ShardId]:
 
 @dataclass(frozen=True, slots=True)
 class UnreadShard:
-    """`since_s`: since when nobody was seen to read it, by the observer's monotonic clock; it may be longer."""
+    """`seconds`: how long nobody was seen to read it; it may be longer. `cause` is a word of `Unread`."""
 
-    coverage: ShardCoverage
-    since_s: float
+    key: str
+    cause: str
+    why: str
+    seconds: float
+    owner: str | None = None
+    waits_for: str | None = None
+
+
+def unread_lines(unread: Iterable[UnreadShard]) -> Iterator[str]:
+    """One line for each cause, the worst first."""
+    order = [each.value for each in Unread]
+    by_cause = sorted(
+        unread, key=lambda each: (order.index(each.cause) if each.cause in order else -1, -each.seconds)
+    )
+    for cause, found in groupby(by_cause, key=lambda each: each.cause):
+        group = list(found)
+        named = short_shards([each.key for each in group])
+        yield f"{cause}, for {about(group[0].seconds)}: {named}: {group[0].why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +227,18 @@ class CoverageLog:
             return now
         return replace(now, cause=Unread.FAILING, why=f"{before[1]}; nothing was checkpointed since")
 
-    @property
-    def unread(self) -> tuple[UnreadShard, ...]:
+    def unread(self, now_s: float) -> tuple[UnreadShard, ...]:
         """The longest first."""
-        found = [UnreadShard(each, self.since_s[each.key]) for each in self.covered if each.cause is not None]
-        return tuple(sorted(found, key=lambda each: (each.since_s, each.coverage.key)))
+        found = [
+            UnreadShard(
+                each.key,
+                each.cause.value,
+                each.why,
+                now_s - self.since_s[each.key],
+                each.reader,
+                each.waits_for,
+            )
+            for each in self.covered
+            if each.cause is not None
+        ]
+        return tuple(sorted(found, key=lambda each: (-each.seconds, each.key)))

@@ -157,10 +157,10 @@ def test_a_dead_fleet_leaves_every_shard_unread_since_its_last_renewal() -> None
     seen = with_fleet(test)
     assert causes(seen) == {KEYS[0]: Unread.SILENT, KEYS[1]: Unread.SILENT}
     assert seen.workers == 0
-    assert all(85 <= seen.now_s - each.since_s <= 95 for each in seen.log.unread)
+    assert all(85 <= each.seconds <= 95 for each in seen.unread)
     assert seen.reasons(60) == tuple(
-        f"{key}: worker w-1 has not renewed its lease for {seen.now_s - each.since_s:.0f} s, and does not report"
-        for key, each in zip(KEYS[:2], seen.log.unread, strict=True)
+        f"{key}: worker w-1 has not renewed its lease for {each.seconds:.0f} s, and does not report"
+        for key, each in zip(KEYS[:2], seen.unread, strict=True)
     )
 
 
@@ -224,7 +224,7 @@ def test_a_worker_of_ours_says_that_its_children_fail() -> None:
     load = load_text(WorkerLoad(ONE, 0, None, (failing,)))
     seen = seen_of(of(0), of(1), change=lambda fleet: setattr(fleet, "load", load))
     assert causes(seen) == {KEYS[0]: None, KEYS[1]: Unread.FAILING}
-    assert seen.log.unread[0].coverage.why == "its children keep failing, says worker w-1"
+    assert seen.unread[0].why == "its children keep failing, says worker w-1"
 
 
 def test_a_paused_shard_is_unread_and_says_by_whom() -> None:
@@ -238,7 +238,7 @@ def test_a_paused_shard_is_unread_and_says_by_whom() -> None:
 
     seen = with_fleet(test)
     assert causes(seen) == {KEYS[0]: None, KEYS[1]: Unread.PAUSED}
-    assert seen.log.unread[0].coverage.why == "ann@host has paused it: deploy"
+    assert seen.unread[0].why == "ann@host has paused it: deploy"
 
 
 @pytest.mark.parametrize("error", [AccessDenied("no"), StreamNotFound("orders"), Unavailable("down")])

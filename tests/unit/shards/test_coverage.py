@@ -165,8 +165,9 @@ def logged(
     return log.seen([ShardCoverage(KEYS[0], WORKER, cause, "" if cause is None else "why")], tables, now_s)
 
 
-def unread(log: CoverageLog) -> list[tuple[Unread | None, float]]:
-    return [(each.coverage.cause, each.since_s) for each in log.unread]
+def unread(log: CoverageLog) -> list[tuple[str, float]]:
+    """Cause, and since when."""
+    return [(each.cause, log.since_s[LeaseKey(each.key)]) for each in log.unread(1000.0)]
 
 
 def test_a_lease_that_was_not_renewed_is_unread_since_its_last_renewal() -> None:
@@ -204,4 +205,4 @@ def test_a_worse_cause_than_failing_is_said() -> None:
 def test_the_longest_unread_shard_comes_first() -> None:
     first, second = (ShardCoverage(key, None, Unread.NO_LEASE, "a") for key in KEYS[:2])
     log = CoverageLog().seen([second], seen([]), 1.0).seen([first, second], seen([]), 2.0)
-    assert [each.coverage.key for each in log.unread] == [KEYS[1], KEYS[0]]
+    assert [(each.key, each.seconds) for each in log.unread(5.0)] == [(KEYS[1], 4.0), (KEYS[0], 3.0)]

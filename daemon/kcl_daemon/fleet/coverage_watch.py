@@ -1,0 +1,93 @@
+"""What tables show of who reads a shard: for the leader after each of its polls, and for a watcher from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kcl_daemon.capacity.figures import Bound
+from kcl_daemon.capacity.report import load_from
+from kcl_daemon.context import WorkerContext
+from kcl_daemon.fleet.monitor import FleetMonitor
+from kcl_daemon.leases.holds import Hold
+from kcl_daemon.leases.lease import LeaseKey
+from kcl_daemon.metrics import own
+from kcl_daemon.ports import Meters
+from kcl_daemon.shards.coverage import CoverageLog, TablesSeen, Unread, UnreadShard, coverage
+
+
+def tables_seen(monitor: FleetMonitor, pauses: Sequence[Hold]) -> TablesSeen:
+    """Of all streams, after a poll. Who has not been watched for long enough is not called silent."""
+    fleet = monitor.fleet()
+    silent_s = {key: fleet.ages_s[key] for key in fleet.abandoned if key in fleet.ages_s}
+    return TablesSeen(
+        monitor.leases, silent_s=silent_s, living=fleet.workers, failing=_failing(monitor), pauses=pauses
+    )
+
+
+def _failing(monitor: FleetMonitor) -> dict[LeaseKey, str]:
+    """What living workers of ours say of their own leases; Java's say nothing."""
+    owners = {lease.lease_key: lease.actual_owner for lease in monitor.leases}
+    living, found = monitor.living_workers(), dict[LeaseKey, str]()
+    for row in monitor.workers:
+        load = None if row.load is None or row.worker_id not in living else load_from(row.load, row.worker_id)
+        for each in () if load is None else load.shards:
+            if each.bound is Bound.FAILING and owners.get(each.key) == row.worker_id:
+                found[each.key] = f"its children keep failing, says worker {row.worker_id}"
+    return found
+
+
+class UnreadFigures:
+    """The figures of unread shards. Of one that is read again, 0 is the last."""
+
+    def __init__(self, meters: Meters) -> None:
+        self._meters = meters
+        self._named: set[str] = set()
+
+    def take(self, unread: Sequence[UnreadShard]) -> None:
+        self._meters.add(own.SHARDS_UNREAD, len(unread))
+        for cause in Unread:
+            count = sum(each.cause == cause.value for each in unread)
+            self._meters.add(own.SHARDS_UNREAD_BY_CAUSE, count, cause=cause.value)
+        seconds = {each.key: each.seconds for each in unread}
+        for key in self._named | seconds.keys():
+            self._meters.add(own.SHARD_UNREAD, seconds.get(key, 0.0), **_labels(key))
+        self._named = set(seconds)
+
+
+def _labels(key: str) -> dict[str, str]:
+    stream, _, shard_id = key.rpartition(":")
+    return {"shard_id": shard_id, "stream": stream} if stream else {"shard_id": shard_id}
+
+
+class CoverageWatch:
+    """The leader's. It lists no shards: a hole between leases is the audit's matter (`shards/sync.py`)."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        monitor: FleetMonitor,
+        *,
+        leads: Callable[[], bool],
+        pauses: Callable[[], Sequence[Hold]],
+    ) -> None:
+        self._clock = context.clock
+        self._monitor = monitor
+        self._leads = leads
+        self._pauses = pauses
+        self._log = CoverageLog()
+        self._figures = UnreadFigures(context.meters)
+
+    def begin_term(self) -> None:
+        self._log = CoverageLog()
+
+    def polled(self) -> None:
+        seen, now_s = tables_seen(self._monitor, self._pauses()), self._clock.monotonic()
+        streams = dict.fromkeys(lease.stream for lease in seen.leases)
+        covered = [each for stream in streams for each in coverage(stream, None, seen.of(stream))]
+        self._log = self._log.seen(covered, seen, now_s)
+        self._figures.take(self._log.unread(now_s))
+
+    @property
+    def unread(self) -> tuple[UnreadShard, ...] | None:
+        """None: this worker does not lead, so it does not know."""
+        return self._log.unread(self._clock.monotonic()) if self._leads() else None
