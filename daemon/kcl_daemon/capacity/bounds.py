@@ -31,6 +31,8 @@ def _held(seen: ShardObservation) -> Bound | None:
     held = {
         Bound.PAUSE: seen.paused,
         Bound.FAILING: seen.failing,
+        Bound.REFUSED: seen.not_read,
+        Bound.HANGING: seen.hanging,
         Bound.DOWNSTREAM: seen.downstream,
         Bound.LIMIT: seen.limited,
     }

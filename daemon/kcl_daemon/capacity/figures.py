@@ -24,6 +24,9 @@ class Bound(StrEnum):
     DOWNSTREAM = "downstream"
     """A child has asked for a pause, or its letters cannot be stored."""
     FAILING = "failing"
+    HANGING = "hanging child"
+    REFUSED = "refused reads"
+    """AWS does not answer, or refuses: the stream is gone, a permission is missing."""
     SHARDS = "too few shards"
     """Of a stream only: each shard is held back by itself."""
     UNKNOWN = "unknown"
@@ -50,6 +53,8 @@ class ShardObservation:
     limited: bool = False
     downstream: bool = False
     failing: bool = False
+    hanging: bool = False
+    not_read: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,14 @@ from kcl_daemon.capacity.figures import Bound, CapacityTargets, FleetState, Shar
 from kcl_daemon.leases.lease import LeaseKey, WorkerId
 
 HOST_BINDS: Final = (Bound.HOST_CPU, Bound.MEMORY)
-HELD: Final = (Bound.PAUSE, Bound.LIMIT, Bound.DOWNSTREAM, Bound.FAILING)
+HELD: Final = (
+    Bound.PAUSE,
+    Bound.LIMIT,
+    Bound.DOWNSTREAM,
+    Bound.FAILING,
+    Bound.HANGING,
+    Bound.REFUSED,
+)
 QUOTA_BYTES: Final = 2 * 2**20
 """What Kinesis gives of a shard in a second."""
 _NOT_TOLD: Final = (Bound.NOTHING, Bound.UNKNOWN)

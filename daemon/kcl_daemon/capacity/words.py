@@ -50,6 +50,8 @@ _WHY: Final = {
     Bound.LIMIT: "slowed down by a limit: {shards}",
     Bound.DOWNSTREAM: "the child of {shards} has asked for a pause, or its letters cannot be stored",
     Bound.FAILING: "the children of {shards} fail",
+    Bound.HANGING: "the child of {shards} has worked on one action for too long",
+    Bound.REFUSED: "AWS refuses reads of {shards}, or does not answer",
     Bound.SHARDS: "{shards}: more shards are needed",
     Bound.UNKNOWN: "it is not known what holds back {shards}",
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from kcl_daemon.capacity.figures import Bound
 from kcl_daemon.capacity.report import load_from
@@ -14,26 +15,40 @@ from kcl_daemon.metrics import own
 from kcl_daemon.ports import Meters
 from kcl_daemon.shards.coverage import CoverageLog, TablesSeen, Unread, UnreadShard, coverage
 
+_TOLD: Final = {
+    Bound.FAILING: "its children keep failing",
+    Bound.HANGING: "its child has worked on one action for too long",
+    Bound.REFUSED: "AWS refuses its reads, or does not answer",
+}
+
 
 def tables_seen(monitor: FleetMonitor, pauses: Sequence[Hold]) -> TablesSeen:
     """Of all streams, after a poll. Who has not been watched for long enough is not called silent."""
     fleet = monitor.fleet()
     silent_s = {key: fleet.ages_s[key] for key in fleet.abandoned if key in fleet.ages_s}
+    told = list(_told(monitor))
+    failing = {key: words for key, bound, words in told if bound is Bound.FAILING}
+    stalled = {key: words for key, bound, words in told if bound is not Bound.FAILING}
     return TablesSeen(
-        monitor.leases, silent_s=silent_s, living=fleet.workers, failing=_failing(monitor), pauses=pauses
+        monitor.leases,
+        silent_s=silent_s,
+        living=fleet.workers,
+        failing=failing,
+        stalled=stalled,
+        pauses=pauses,
     )
 
 
-def _failing(monitor: FleetMonitor) -> dict[LeaseKey, str]:
+def _told(monitor: FleetMonitor) -> Iterator[tuple[LeaseKey, Bound, str]]:
     """What living workers of ours say of their own leases; Java's say nothing."""
     owners = {lease.lease_key: lease.actual_owner for lease in monitor.leases}
-    living, found = monitor.living_workers(), dict[LeaseKey, str]()
+    living = monitor.living_workers()
     for row in monitor.workers:
         load = None if row.load is None or row.worker_id not in living else load_from(row.load, row.worker_id)
         for each in () if load is None else load.shards:
-            if each.bound is Bound.FAILING and owners.get(each.key) == row.worker_id:
-                found[each.key] = f"its children keep failing, says worker {row.worker_id}"
-    return found
+            words = _TOLD.get(each.bound)
+            if words is not None and owners.get(each.key) == row.worker_id:
+                yield each.key, each.bound, f"{words}, says worker {row.worker_id}"
 
 
 class UnreadFigures:

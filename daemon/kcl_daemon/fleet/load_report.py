@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kcl_daemon.capacity.bounds import bound_of
-from kcl_daemon.capacity.figures import ShardLoad, ShardObservation, WorkerLoad
+from kcl_daemon.capacity.figures import Bound, ShardLoad, ShardObservation, WorkerLoad
 from kcl_daemon.capacity.report import load_text
 from kcl_daemon.context import WorkerContext
 from kcl_daemon.leases.lease import LeaseKey
@@ -14,6 +14,9 @@ from kcl_daemon.progress.progress import PAUSED_BY_CHILD, ActiveLease, LeaseProg
 from kcl_daemon.progress.watchdog import FAILING_FROM, Watchdog, lag_s
 
 _AT_TIP_S: Final = 2.0
+_TROUBLES: Final = (Bound.FAILING, Bound.HANGING, Bound.REFUSED)
+_HANGS: Final = frozenset({WaitReason.CHILD, WaitReason.STARTING})
+_REFUSALS: Final = frozenset({WaitReason.KINESIS, WaitReason.STREAM, WaitReason.TRIMMED, WaitReason.DYNAMODB})
 
 
 class LoadReport:
@@ -57,12 +60,18 @@ class LoadReport:
             in_bytes=rates.in_bytes,
             out_bytes=rates.out_bytes,
             busy=rates.busy,
-            bound=bound_of(observation(watched.progress, rates, behind_s, cpu)),
+            bound=bound_of(
+                observation(watched.progress, rates, behind_s, cpu, self._watchdog.stalled_by(watched, now_s))
+            ),
         )
 
 
 def observation(
-    progress: LeaseProgress, rates: FlowRates, behind_s: float | None, cpu: float | None
+    progress: LeaseProgress,
+    rates: FlowRates,
+    behind_s: float | None,
+    cpu: float | None,
+    stalled_by: WaitReason | None = None,
 ) -> ShardObservation:
     """A shard with lanes is paused, or fails, with the lane that it waits for."""
     slow = progress.lanes.get(progress.slow_lane) if progress.cause is WaitReason.LANE else None
@@ -80,6 +89,8 @@ def observation(
         limited=WaitReason.LIMITED in causes,
         downstream=asked or WaitReason.LETTERS in causes,
         failing=any(each.failures >= FAILING_FROM for each in known),
+        hanging=stalled_by in _HANGS,
+        not_read=stalled_by in _REFUSALS,
     )
 
 
@@ -89,4 +100,4 @@ def _finished(progress: LeaseProgress) -> int:
 
 def _is_idle(shard: ShardLoad) -> bool:
     is_at_tip = shard.behind_s is not None and shard.behind_s <= _AT_TIP_S
-    return is_at_tip and not (shard.in_bytes or shard.out_bytes)
+    return is_at_tip and not (shard.in_bytes or shard.out_bytes or shard.bound in _TROUBLES)

@@ -353,6 +353,13 @@ class Watchdog:
         last_report = self._reports.get((watched.key, watched.progress.lane))
         return last_report is not None and last_report[0] is watched
 
+    def stalled_by(self, watched: ActiveLease, now_s: float) -> WaitReason | None:
+        """What has kept it from making progress for longer than it may; None: it is not stalled."""
+        if not self.is_stalled(watched):
+            return None
+        status = stall_status(watched.progress, self.limits, now_s)
+        return status.stalled_by or status.cause
+
     def rates(self, key: LeaseKey) -> FlowRates:
         """Zeros until something was measured."""
         found = self._measured.get(key)

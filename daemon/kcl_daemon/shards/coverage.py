@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import groupby
+from typing import TypeAlias
 
 from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, StreamIdentity, WorkerId, lease_key_of
@@ -29,6 +30,7 @@ class Unread(StrEnum):
     NO_OWNER = "no owner"
     SILENT = "silent owner"
     FAILING = "failing"
+    STALLED = "stalled"
     PAUSED = "paused"
 
 
@@ -42,7 +44,8 @@ class TablesSeen:
         another: why a lease cannot be of this stream.
         silent_s: for how long a lease was not renewed, where that is longer than it may be.
         living: workers that report.
-        failing: what a living worker says of a lease that does not get on.
+        failing: what a living worker says of a lease whose children fail.
+        stalled: the same of one that makes no progress.
     """
 
     leases: Sequence[Lease]
@@ -51,6 +54,7 @@ class TablesSeen:
     silent_s: Mapping[LeaseKey, float] = field(default_factory=dict[LeaseKey, float])
     living: AbstractSet[WorkerId] = frozenset()
     failing: Mapping[LeaseKey, str] = field(default_factory=dict[LeaseKey, str])
+    stalled: Mapping[LeaseKey, str] = field(default_factory=dict[LeaseKey, str])
     pauses: Sequence[Hold] = ()
 
     def of(self, stream: StreamIdentity | None) -> TablesSeen:
@@ -145,6 +149,8 @@ class _Coverage:
             yield Unread.SILENT, f"worker {on_one_line(owner)} has not renewed its lease for {for_s}{gone}"
         if key in seen.failing:
             yield Unread.FAILING, seen.failing[key]
+        if key in seen.stalled:
+            yield Unread.STALLED, seen.stalled[key]
         for pause in seen.pauses:
             if pause.is_pause and pause.covers(lease):
                 yield Unread.PAUSED, f"{pause.by} has paused it: {pause.reason}"
@@ -183,19 +189,20 @@ def unread_lines(unread: Iterable[UnreadShard]) -> Iterator[str]:
         yield f"{cause}, for {about(group[0].seconds)}: {named}: {group[0].why}"
 
 
+_Failed: TypeAlias = tuple[ExtendedSequenceNumber, Unread | None, str]
+
+
 @dataclass(frozen=True, slots=True)
 class CoverageLog:
     """What an observer remembers.
 
-    A shard stays unread while the causes follow each other, whoever holds its lease. One whose children fail stays so until its
-    checkpoint moves: a new owner has not read it yet.
+    A shard stays unread while the causes follow each other, whoever holds its lease. One that fails or is stalled stays so until
+    its checkpoint moves: a new owner has not read it yet.
     """
 
     covered: tuple[ShardCoverage, ...] = ()
     since_s: Mapping[LeaseKey, float] = field(default_factory=dict[LeaseKey, float])
-    failed: Mapping[LeaseKey, tuple[ExtendedSequenceNumber, str]] = field(
-        default_factory=dict[LeaseKey, tuple[ExtendedSequenceNumber, str]]
-    )
+    failed: Mapping[LeaseKey, _Failed] = field(default_factory=dict[LeaseKey, _Failed])
 
     def seen(self, covered: Iterable[ShardCoverage], seen: TablesSeen, now_s: float) -> CoverageLog:
         """The log after a look, of which `covered` is what `coverage` found. Times are monotonic.
@@ -209,9 +216,9 @@ class CoverageLog:
             key: min(self.since_s.get(key, now_s), now_s - seen.silent_s.get(key, 0.0)) for key in unread
         }
         failed = {
-            each.key: self.failed.get(each.key, (checkpoints[each.key], each.why))
+            each.key: self.failed.get(each.key, (checkpoints[each.key], each.cause, each.why))
             for each in now
-            if each.cause is Unread.FAILING and each.key in checkpoints
+            if each.cause in {Unread.FAILING, Unread.STALLED} and each.key in checkpoints
         }
         return CoverageLog(now, since_s, failed)
 
@@ -225,7 +232,7 @@ class CoverageLog:
             or checkpoints.get(now.key) != before[0]
         ):
             return now
-        return replace(now, cause=Unread.FAILING, why=f"{before[1]}; nothing was checkpointed since")
+        return replace(now, cause=before[1], why=f"{before[2]}; nothing was checkpointed since")
 
     def unread(self, now_s: float) -> tuple[UnreadShard, ...]:
         """The longest first."""

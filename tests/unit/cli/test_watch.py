@@ -219,12 +219,23 @@ def test_a_row_that_cannot_be_read_is_the_cause() -> None:
     assert causes(with_fleet(test))[KEYS[1]] is Unread.UNREADABLE
 
 
-def test_a_worker_of_ours_says_that_its_children_fail() -> None:
-    failing = ShardLoad(KEYS[1], 9.0, None, 1.0, 0.0, 0.0, Bound.FAILING)
-    load = load_text(WorkerLoad(ONE, 0, None, (failing,)))
+@pytest.mark.parametrize(
+    ("bound", "cause", "why"),
+    [
+        (Bound.FAILING, Unread.FAILING, "its children keep failing, says worker w-1"),
+        (Bound.HANGING, Unread.STALLED, "its child has worked on one action for too long, says worker w-1"),
+        (Bound.REFUSED, Unread.STALLED, "AWS refuses its reads, or does not answer, says worker w-1"),
+        (Bound.CHILD, None, ""),
+    ],
+)
+def test_what_a_worker_of_ours_says_of_its_shard_is_the_cause(
+    bound: Bound, cause: Unread | None, why: str
+) -> None:
+    told = ShardLoad(KEYS[1], 9.0, None, 1.0, 0.0, 0.0, bound)
+    load = load_text(WorkerLoad(ONE, 0, None, (told,)))
     seen = seen_of(of(0), of(1), change=lambda fleet: setattr(fleet, "load", load))
-    assert causes(seen) == {KEYS[0]: None, KEYS[1]: Unread.FAILING}
-    assert seen.unread[0].why == "its children keep failing, says worker w-1"
+    assert causes(seen) == {KEYS[0]: None, KEYS[1]: cause}
+    assert [each.why for each in seen.unread] == [why] * bool(why)
 
 
 def test_a_paused_shard_is_unread_and_says_by_whom() -> None:

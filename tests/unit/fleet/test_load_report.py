@@ -7,6 +7,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
+from kcl_daemon.capacity.bounds import bound_of
 from kcl_daemon.capacity.figures import Bound, ShardObservation, WorkerLoad
 from kcl_daemon.capacity.report import load_from
 from kcl_daemon.fleet.load_report import LoadReport, observation
@@ -77,6 +78,37 @@ def test_the_load_report_names_the_reason_that_a_shard_waits_for(
     assert [name for name, is_so in flags.items() if is_so] == ([] if named is None else [named])
 
 
+@pytest.mark.parametrize(
+    ("stalled_by", "bound"),
+    [
+        (WaitReason.CHILD, Bound.HANGING),
+        (WaitReason.STARTING, Bound.HANGING),
+        (WaitReason.KINESIS, Bound.REFUSED),
+        (WaitReason.STREAM, Bound.REFUSED),
+        (WaitReason.PARENT, Bound.HOST_CPU),
+        (None, Bound.HOST_CPU),
+    ],
+)
+def test_a_known_cause_is_told_before_the_cpu_of_the_host(
+    stalled_by: WaitReason | None, bound: Bound
+) -> None:
+    progress = LeaseProgress(lambda: 1000.0)
+    assert bound_of(observation(progress, NOTHING, 20.0, 0.99, stalled_by)) is bound
+
+
+def test_stalled_shards_are_told_with_what_stalls_them_also_at_the_tip(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(monkeypatch)
+    stage.held[0].progress.waits(WaitReason.CHILD, "processRecords")
+    stage.clock.now_s += 10_000.0
+    stage.watchdog.tick(lag_s=0.0)
+    assert {each.key: each.bound for each in stage.says().shards} == {
+        FIRST: Bound.HANGING,
+        SECOND: Bound.REFUSED,
+    }
+
+
 def test_children_that_fail_in_a_row_are_named() -> None:
     def fails(progress: LeaseProgress) -> None:
         progress.failed("it exited")
@@ -100,6 +132,7 @@ class Stage:
         watchdog = Watchdog(
             active_leases=active, limits=StallLimits(), failover_s=10.0, clock=self.clock, log=log
         )
+        self.watchdog = watchdog
         monkeypatch.setattr(watchdog, "rates", lambda key: self.rates[key])
         self.report = LoadReport(worker_context(ME, clock=self.clock, log=log), watchdog)
 
