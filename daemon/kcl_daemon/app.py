@@ -29,6 +29,7 @@ from kcl_daemon.fleet.client_version import (
     PausableTask,
     SwitchedTasks,
 )
+from kcl_daemon.fleet.coverage_watch import CoverageWatch
 from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.hold_watch import HoldWatch
@@ -281,6 +282,7 @@ class Application:
             election_may_change=self._settings.leases.client_version_config is not ClientVersionConfig.V3X,
             buffered_bytes=lambda: self._readers.reserved_bytes,
             capacity=self._capacity,
+            coverage=self._coverage,
             run_end=self._run_end,
             evidence=self._adapters.evidence,
         )
@@ -444,6 +446,15 @@ class Application:
         )
 
     @cached_property
+    def _coverage(self) -> CoverageWatch:
+        return CoverageWatch(
+            self._context,
+            self._monitor,
+            leads=lambda: self._elector.is_leader,
+            pauses=lambda: self._consumers.holds.holds,
+        )
+
+    @cached_property
     def _discovery(self) -> Discovery:
         return Discovery(
             self._context,
@@ -514,6 +525,7 @@ class Application:
                 discovery.take_assigned,
                 self._watchdog.active_leases.decided,
                 self._renewer.holds,
+                self._coverage.polled,
             ),
         )
 

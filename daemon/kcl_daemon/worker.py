@@ -30,6 +30,7 @@ from kcl_daemon.errors import (
 )
 from kcl_daemon.fleet.capacity_watch import CapacityWatch
 from kcl_daemon.fleet.client_version import ClientVersion, ClientVersionMonitor, ComponentSwitcher
+from kcl_daemon.fleet.coverage_watch import CoverageWatch
 from kcl_daemon.fleet.discovery import Discovery
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, lease_labels
@@ -128,6 +129,7 @@ class Worker:
     election_may_change: bool
     buffered_bytes: Callable[[], int]
     capacity: CapacityWatch
+    coverage: CoverageWatch
     run_end: RunEnd | None = None
     evidence: Evidence | None = None
     started: anyio.Event = field(default_factory=anyio.Event, init=False)

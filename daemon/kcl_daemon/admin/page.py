@@ -43,6 +43,7 @@ from kcl_daemon.admin.view import (
     worker_table,
 )
 from kcl_daemon.metrics.metric import Cells, Column, StatusTable
+from kcl_daemon.shards.coverage import unread_lines
 from kcl_daemon.telemetry.helper_views import (
     LandingView,
     SparkView,
@@ -137,6 +138,8 @@ def _facts(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[tuple[
     yield "Finished", str(states[DisplayState.FINISHED])
     if snapshot.renewed_s is not None:
         yield "Renewed", f"{about(snapshot.renewed_s)} ago"
+    for line in unread_lines(snapshot.unread or ()):
+        yield "Read by nobody", line
     for hold in snapshot.holds:
         yield ("Paused" if hold.is_pause else "Limited"), hold.text
     if snapshot.violations:

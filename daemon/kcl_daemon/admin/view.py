@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -11,13 +11,17 @@ from typing import Final, NamedTuple
 
 from kcl_daemon.metrics.metric import Shown, StatusTable, Table, words
 from kcl_daemon.progress.watchdog import ShardState, state_of
+from kcl_daemon.shards.coverage import UnreadShard, unread_lines
 from kcl_daemon.telemetry.shards import FIGURES, LANES, LanedShard, LaneView, ShardView
 from kcl_daemon.telemetry.snapshot import LeaseView, MoveView, Snapshot, WorkerView
-from kcl_daemon.text import NONE, about, counted, duration, rate, short_number, short_shard
+from kcl_daemon.text import NONE, about, counted, duration, rate, short_number, short_shard, short_shards
 
 SHARD_END: Final = "SHARD_END"
 LATE_S: Final = 60.0
 """A shard further behind is in trouble."""
+CHANGES_S: Final = 15.0
+"""Leases change their owner for so long, without trouble."""
+_TOLD_BY_HOLDER: Final = ("failing", "stalled", "paused")
 MAX_DEPTH: Final = 8
 _NAMED_MOST = 5
 MAX_MOVES: Final = 8
@@ -41,11 +45,12 @@ class DisplayState(Enum):
     HANDING_OFF = "in handoff"
     UNSETTLED = "changing"
     NOBODY = "unowned"
+    UNREAD = "unread"
     FINISHED = "finished"
 
 
 _BY_TONE: Final = {
-    "bad": (DisplayState.FAILING, DisplayState.STALLED, DisplayState.NOBODY),
+    "bad": (DisplayState.FAILING, DisplayState.STALLED, DisplayState.NOBODY, DisplayState.UNREAD),
     "busy": (
         DisplayState.HANDING_OFF,
         DisplayState.UNSETTLED,
@@ -61,7 +66,7 @@ TONES: Final = {state: tone for tone, states in _BY_TONE.items() for state in st
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """`held` None: by another worker. `stream`: a name, or an identity if several share it; None: the only one."""
+    """`held` None: by another worker. `unread`: nobody reads it, as the leader sees. `stream`: a name, or an identity if several share it; None: the only one."""
 
     key: str
     shard_id: str
@@ -73,6 +78,7 @@ class ShardEntry:
     state: DisplayState
     held: ShardView | None
     stream_id: str | None
+    unread: UnreadShard | None = None
 
 
 def shard_entries(snapshot: Snapshot) -> list[ShardEntry]:
@@ -82,8 +88,9 @@ def shard_entries(snapshot: Snapshot) -> list[ShardEntry]:
 def entries_of_snapshot(snapshot: Snapshot) -> Iterator[ShardEntry]:
     """Finish the list with `with_distinct_names`."""
     held = {shard.key: shard for shard in snapshot.shards}
+    unread = {each.key: each for each in snapshot.unread or () if each.seconds >= CHANGES_S}
     for lease in snapshot.fleet:
-        yield _entry(lease, held.pop(lease.key, None), snapshot.worker_id)
+        yield _entry(lease, held.pop(lease.key, None), snapshot.worker_id, unread.get(lease.key))
     for shard in held.values():
         yield _entry(None, shard, snapshot.worker_id)
 
@@ -103,7 +110,9 @@ def with_distinct_names(known: list[ShardEntry]) -> list[ShardEntry]:
     ]
 
 
-def _entry(lease: LeaseView | None, held: ShardView | None, me: str) -> ShardEntry:
+def _entry(
+    lease: LeaseView | None, held: ShardView | None, me: str, unread: UnreadShard | None = None
+) -> ShardEntry:
     """What this worker knows of its own lease is newer than the table."""
     row = held or lease
     assert row is not None
@@ -115,9 +124,10 @@ def _entry(lease: LeaseView | None, held: ShardView | None, me: str) -> ShardEnt
         checkpoint=row.checkpoint,
         owner=me if held is not None or lease is None else lease.owner,
         next_owner=None if lease is None else lease.next_owner,
-        state=_state(lease, held, me),
+        state=DisplayState.UNREAD if unread is not None and held is None else _state(lease, held, me),
         held=held,
         stream_id=row.stream_id,
+        unread=unread,
     )
 
 
@@ -150,7 +160,13 @@ class LineageEntry:
     lead: str
 
 
-_TROUBLE: Final = {DisplayState.FAILING: 0, DisplayState.STALLED: 1, DisplayState.NOBODY: 2}
+_TROUBLE: Final = {
+    DisplayState.FAILING: 0,
+    DisplayState.STALLED: 1,
+    DisplayState.UNREAD: 2,
+    DisplayState.NOBODY: 2,
+    DisplayState.PAUSED: 3,
+}
 
 
 def trouble_first(known: Sequence[ShardEntry]) -> Iterator[LineageEntry]:
@@ -164,7 +180,7 @@ def is_trouble(entry: ShardEntry) -> bool:
 
 
 def urgency(entry: ShardEntry) -> tuple[int, float, str]:
-    last = 5 if entry.state is DisplayState.FINISHED else 4 if entry.held is None else 3
+    last = 6 if entry.state is DisplayState.FINISHED else 5 if entry.held is None else 4
     return _TROUBLE.get(entry.state, last), -_lag_s(entry.held), entry.key
 
 
@@ -231,14 +247,36 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
     trouble = None if snapshot.landing is None else snapshot.landing.trouble
     if trouble is not None and trouble.since_s >= LATE_S:
         yield f"the landing store takes nothing: {trouble}"
+    unread = [each for each in snapshot.unread or () if each.cause not in _TOLD_BY_HOLDER]
+    yield from (
+        f"nobody reads {line}" for line in unread_lines(each for each in unread if each.seconds >= LATE_S)
+    )
     failing = [shard for shard in snapshot.shards if shard.is_failing]
     stalled = [shard for shard in snapshot.shards if shard.stalled and not shard.is_failing]
-    yield from (f"{shard.key} is failing: {failure_of(shard)}" for shard in failing[:_NAMED_MOST])
-    if len(failing) > _NAMED_MOST:
-        yield f"{len(failing) - _NAMED_MOST} more shards are failing"
-    yield from (f"{shard.key} makes no progress: {shard.waits_for}" for shard in stalled[:_NAMED_MOST])
-    if len(stalled) > _NAMED_MOST:
-        yield f"{len(stalled) - _NAMED_MOST} more shards make no progress"
+    yield from _grouped(failing, lambda shard: shard.last_error, ("is failing", "are failing"), failure_of)
+    does = ("makes no progress", "make no progress")
+    yield from _grouped(
+        stalled, lambda shard: (shard.cause, shard.detail), does, lambda shard: shard.waits_for
+    )
+
+
+def _grouped(
+    shards: Sequence[ShardView],
+    cause: Callable[[ShardView], object],
+    does: tuple[str, str],
+    words: Callable[[ShardView], str],
+) -> Iterator[str]:
+    """One line for the shards of one cause, in the words of the one that waits longest. The most shards come first."""
+    groups: dict[object, list[ShardView]] = {}
+    for shard in sorted(shards, key=lambda each: -each.idle_s):
+        groups.setdefault(cause(shard), []).append(shard)
+    found = sorted(groups.values(), key=lambda group: -len(group))
+    for group in found[:_NAMED_MOST]:
+        names = sorted(shard.key for shard in group)
+        who = f"{names[0]} {does[0]}" if len(names) == 1 else f"{short_shards(names)} {does[1]}"
+        yield f"{who}: {words(group[0])}"
+    if more := sum(map(len, found[_NAMED_MOST:])):
+        yield f"{counted(more, 'more shard')} {does[more > 1]}, for other causes"
 
 
 def failure_of(shard: ShardView) -> str:
@@ -253,7 +291,7 @@ def in_words(snapshot: Snapshot, states: Counter[DisplayState]) -> str:
     shards = "1 shard" if held == 1 else f"{held} shards"
     trouble = "".join(
         f", {states[state]} {state.value}"
-        for state in (DisplayState.FAILING, DisplayState.STALLED)
+        for state in (DisplayState.FAILING, DisplayState.STALLED, DisplayState.UNREAD, DisplayState.PAUSED)
         if states[state]
     )
     leader = "is the leader" if snapshot.leads else "is a follower"
@@ -272,6 +310,7 @@ def headline(snapshot: Snapshot, states: Counter[DisplayState]) -> tuple[tuple[s
         ("Throughput", rate(sum(shard.bytes_per_s for shard in snapshot.shards))),
         ("Failing", str(states[DisplayState.FAILING])),
         ("Stalled", str(states[DisplayState.STALLED])),
+        ("Unread", NONE if snapshot.unread is None else str(len(snapshot.unread))),
     )
 
 
@@ -312,12 +351,19 @@ def capacity_text(snapshot: Snapshot) -> str:
 def _shown_of_held(figure: Shown[ShardView]) -> Shown[ShardEntry]:
     return Shown(
         figure.heading,
-        text=lambda entry: "" if entry.held is None else figure.cell(entry.held),
+        text=lambda entry: _of_nobody(entry, figure) if entry.held is None else figure.cell(entry.held),
         number=figure.number,
         shortened=figure.shortened,
         drops=figure.drops,
         name=figure.name,
     )
+
+
+def _of_nobody(entry: ShardEntry, figure: Shown[ShardView]) -> str:
+    unread = entry.unread
+    if unread is None or figure.name != "waits_for":
+        return ""
+    return f"{unread.cause} for {about(unread.seconds)} ({unread.why})"
 
 
 def _reader(entry: ShardEntry) -> str:

@@ -40,6 +40,7 @@ from kcl_daemon.admin.view import (
 )
 from kcl_daemon.cli.common import aligned
 from kcl_daemon.metrics.metric import Column, StatusTable
+from kcl_daemon.shards.coverage import unread_lines
 from kcl_daemon.telemetry.helper_views import landing_table, query_table, spark_shard_table
 from kcl_daemon.telemetry.shards import CHILDREN
 from kcl_daemon.telemetry.snapshot import Snapshot
@@ -130,8 +131,11 @@ def _cut(block: StatusTable, most: int) -> StatusTable:
 
 
 def _lines(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
-    (_, state), (_, lag), (_, throughput), (_, failing), (_, stalled) = headline(snapshot, states)
-    yield f"{state}, worst lag {lag}, {throughput}, {failing} failing, {stalled} stalled"
+    (_, state), (_, lag), (_, throughput), (_, failing), (_, stalled), (_, unread) = headline(
+        snapshot, states
+    )
+    known = "" if snapshot.unread is None else f", {unread} unread"
+    yield f"{state}, worst lag {lag}, {throughput}, {failing} failing, {stalled} stalled{known}"
     yield ", ".join(each for each in (snapshot.application, snapshot.place) if each)
     reported = (
         time_text(snapshot),
@@ -146,6 +150,7 @@ def _lines(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
         f"{states[DisplayState.NOBODY]} unowned, {states[DisplayState.HANDING_OFF]} in handoff, "
         f"{states[DisplayState.FINISHED]} finished"
     )
+    yield from (f"read by nobody: {line}" for line in unread_lines(snapshot.unread or ()))
     if snapshot.capacity is not None:
         yield f"capacity: {capacity_text(snapshot)}"
     yield from (hold.text for hold in snapshot.holds)

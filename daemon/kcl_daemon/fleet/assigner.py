@@ -179,12 +179,13 @@ _MAX_REBALANCE_DELAY: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class AssignmentListener:
-    """Gets all leases as read, each assigned lease, and why."""
+    """Hears of each poll; gets all leases as read, each assigned lease, and why."""
 
     on_seen: Callable[[list[Lease]], None]
     on_assigned: Callable[[Lease, float], None]
     on_decided: Callable[[LeaseKey, str, float], None]
     holds: Callable[[LeaseKey], bool]
+    on_polled: Callable[[], None] = lambda: None
 
 
 class Assigner:
@@ -285,6 +286,7 @@ class Assigner:
     async def _load(self) -> None:
         with self._meters.operation(kcl.ASSIGNMENT_LOAD):
             await self._monitor.poll()
+        self._listener.on_polled()
 
     def _warn_of_malformed(self, fleet: Fleet) -> None:
         late = frozenset(

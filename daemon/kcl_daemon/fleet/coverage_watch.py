@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Final
 
 from kcl_daemon.capacity.figures import Bound
@@ -15,6 +16,7 @@ from kcl_daemon.metrics import own
 from kcl_daemon.ports import Meters
 from kcl_daemon.shards.coverage import CoverageLog, TablesSeen, Unread, UnreadShard, coverage
 
+_FORGETS_S: Final = 120.0
 _TOLD: Final = {
     Bound.FAILING: "its children keep failing",
     Bound.HANGING: "its child has worked on one action for too long",
@@ -90,13 +92,15 @@ class CoverageWatch:
         self._leads = leads
         self._pauses = pauses
         self._log = CoverageLog()
+        self._polled_s = -inf
         self._figures = UnreadFigures(context.meters)
 
-    def begin_term(self) -> None:
-        self._log = CoverageLog()
-
     def polled(self) -> None:
+        """A leader that was none for a while knows nothing of the time between."""
         seen, now_s = tables_seen(self._monitor, self._pauses()), self._clock.monotonic()
+        if now_s - self._polled_s > _FORGETS_S:
+            self._log = CoverageLog()
+        self._polled_s = now_s
         streams = dict.fromkeys(lease.stream for lease in seen.leases)
         covered = [each for stream in streams for each in coverage(stream, None, seen.of(stream))]
         self._log = self._log.seen(covered, seen, now_s)

@@ -186,7 +186,7 @@ def unread_lines(unread: Iterable[UnreadShard]) -> Iterator[str]:
     for cause, found in groupby(by_cause, key=lambda each: each.cause):
         group = list(found)
         named = short_shards([each.key for each in group])
-        yield f"{cause}, for {about(group[0].seconds)}: {named}: {group[0].why}"
+        yield f"{named} for {about(group[0].seconds)}: {group[0].why} ({cause})"
 
 
 _Failed: TypeAlias = tuple[ExtendedSequenceNumber, Unread | None, str]

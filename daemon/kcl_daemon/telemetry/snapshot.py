@@ -20,6 +20,7 @@ from kcl_daemon.leases.worker_row import CPU, WorkerRow
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.progress.latency import LatencyHistogram
 from kcl_daemon.progress.progress import ActiveLease, ActiveLeases
+from kcl_daemon.shards.coverage import UnreadShard
 from kcl_daemon.telemetry.helper_views import HelperSource, LandingView, SparkView, no_helper
 from kcl_daemon.telemetry.shards import Look, SeenLease, ShardView, StderrLines, name_of, safe_line, seen_as
 from kcl_daemon.worker import Worker
@@ -107,6 +108,7 @@ class Snapshot:
         holds: pauses and limits in force, of the whole application.
         violations: invariants that did not hold, since the start.
         capacity: of the leader, as last made or read.
+        unread: shards of the application that nobody reads; None: this worker does not lead, so it does not know.
         latencies: for metrics; not in documents.
     """
 
@@ -134,6 +136,7 @@ class Snapshot:
     violations: int = 0
     last_violation: str = ""
     capacity: Capacity | None = None
+    unread: tuple[UnreadShard, ...] | None = None
     latencies: tuple[LatencyView, ...] = ()
 
     @property
@@ -283,6 +286,7 @@ class Snapshots:
             violations=worker.violations,
             last_violation=worker.last_violation,
             capacity=worker.capacity.capacity,
+            unread=worker.coverage.unread,
             latencies=tuple(_latencies(active_leases)),
         )
 

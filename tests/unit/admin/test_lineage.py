@@ -7,8 +7,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from kcl_daemon.admin.view import DisplayState, count_states, in_words, lineage, not_ready, shard_entries
+from kcl_daemon.admin.view import (
+    SHARDS,
+    DisplayState,
+    count_states,
+    in_words,
+    is_trouble,
+    lineage,
+    not_ready,
+    shard_entries,
+)
 from kcl_daemon.progress.progress import WaitReason
+from kcl_daemon.shards.coverage import UnreadShard
 from kcl_daemon.telemetry.shards import ShardView
 from kcl_daemon.telemetry.snapshot import LeaseView, Snapshot
 from tests.examples import examples
@@ -164,9 +174,55 @@ def test_a_worker_with_a_crash_loop_is_not_ready_and_says_what_the_child_said_la
 
 
 def test_of_many_stalled_shards_a_few_are_named() -> None:
-    shards = tuple(replace(READING, key=f"shard-{number}", stalled=True) for number in range(9))
+    shards = tuple(
+        replace(READING, key=f"shard-{number}", stalled=True, detail=f"cause {number}") for number in range(9)
+    )
     reasons = not_ready(replace(READY, shards=shards))
-    assert (len(reasons), reasons[-1]) == (6, "4 more shards make no progress")
+    assert (len(reasons), reasons[-1]) == (6, "4 more shards make no progress, for other causes")
+
+
+def test_the_stalled_shards_of_one_cause_are_one_reason() -> None:
+    shards = tuple(
+        replace(
+            READING, key=f"shardId-{number:012d}", stalled=True, idle_s=float(number), waits_s=10.0 * number
+        )
+        for number in range(1, 9)
+    )
+    other = replace(READING, key="shardId-000000000009", stalled=True, cause=WaitReason.KINESIS, waits_s=90.0)
+    assert not_ready(replace(READY, shards=(other, *shards))) == (
+        "shards 1, 2, 3, 4, 5 and 3 more make no progress: child for 80 s",
+        "shardId-000000000009 makes no progress: kinesis for 90 s",
+    )
+
+
+def unread(number: int, cause: str, seconds: float) -> UnreadShard:
+    return UnreadShard(f"shardId-{number:012d}", cause, f"why of {cause}", seconds)
+
+
+def test_a_leader_is_not_ready_while_nobody_reads_a_shard() -> None:
+    shards = (unread(3, "silent owner", 70.0), unread(4, "silent owner", 90.0), unread(5, "no owner", 10.0))
+    assert not_ready(replace(READY, unread=shards)) == (
+        "nobody reads shards 4 and 3 for 90 s: why of silent owner (silent owner)",
+    )
+
+
+@pytest.mark.parametrize("cause", ["failing", "stalled", "paused"])
+def test_what_the_holder_of_a_shard_says_itself_does_not_make_the_leader_unready(cause: str) -> None:
+    assert not_ready(replace(READY, unread=(unread(3, cause, 900.0),))) == ()
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(5.0, DisplayState.UNSETTLED), (30.0, DisplayState.UNREAD)])
+def test_a_lease_of_this_worker_that_it_does_not_get_is_unread_after_a_while(
+    seconds: float, state: DisplayState
+) -> None:
+    mine = lease(8, owner=SNAPSHOT.worker_id)
+    snapshot = replace(SNAPSHOT, shards=(), fleet=(mine,), unread=(unread(8, "silent owner", seconds),))
+    (entry,) = shard_entries(snapshot)
+    assert entry.state is state
+    assert SHARDS.cells(entry)["waits_for"] == (
+        "silent owner for 30 s (why of silent owner)" if state is DisplayState.UNREAD else ""
+    )
+    assert is_trouble(entry) is (state is DisplayState.UNREAD)
 
 
 def test_the_sentence_that_is_read_out_changes_only_when_something_happens() -> None:

@@ -185,6 +185,7 @@ def test_the_headline_answers_whether_it_is_behind_and_a_picture_can_be_dated() 
         "Throughput": "40 KiB/s",
         "Failing": "0",
         "Stalled": "1",
+        "Unread": "-",
     }
     (place,) = [each for each in tree.iter("p") if each.get("class") == "place"]
     assert place.text == (

@@ -320,7 +320,7 @@ def test_the_words_group_the_shards_of_one_cause() -> None:
     seen = seen_of(of(0, None), of(1, None))
     assert list(watch_lines(seen)) == [
         "2 of 2 open shards are read by nobody; 1 worker live",
-        "  no owner, for 20 s: shards 0 and 1: no worker has its lease",
+        "  shards 0 and 1 for 20 s: no worker has its lease (no owner)",
         "oldest unread record: 7 s old, in shard 0",
     ]
 
