@@ -69,7 +69,7 @@ WINGS: Final = (
         page="watch.md",
         commands={
             "watch": LaterCommand(
-                "kcl_daemon.cli.watch:watch",
+                "kcl_daemon.cli.watch.command:watch",
                 "Watch from outside whether every shard is read; alert on it.",
             )
         },

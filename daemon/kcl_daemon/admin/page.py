@@ -42,8 +42,8 @@ from kcl_daemon.admin.view import (
     with_distinct_names,
     worker_table,
 )
+from kcl_daemon.coverage import unread_lines
 from kcl_daemon.metrics.metric import Cells, Column, StatusTable
-from kcl_daemon.shards.coverage import unread_lines
 from kcl_daemon.telemetry.helper_views import (
     LandingView,
     SparkView,

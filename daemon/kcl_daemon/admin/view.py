@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, NamedTuple
 
+from kcl_daemon.coverage import UnreadShard, unread_lines
 from kcl_daemon.metrics.metric import Shown, StatusTable, Table, words
 from kcl_daemon.progress.watchdog import ShardState, state_of
-from kcl_daemon.shards.coverage import UnreadShard, unread_lines
 from kcl_daemon.telemetry.shards import FIGURES, LANES, LanedShard, LaneView, ShardView
 from kcl_daemon.telemetry.snapshot import LeaseView, MoveView, Snapshot, WorkerView
 from kcl_daemon.text import NONE, about, counted, duration, rate, short_number, short_shard, short_shards

@@ -39,8 +39,8 @@ from kcl_daemon.admin.view import (
     worker_table,
 )
 from kcl_daemon.cli.common import aligned
+from kcl_daemon.coverage import unread_lines
 from kcl_daemon.metrics.metric import Column, StatusTable
-from kcl_daemon.shards.coverage import unread_lines
 from kcl_daemon.telemetry.helper_views import landing_table, query_table, spark_shard_table
 from kcl_daemon.telemetry.shards import CHILDREN
 from kcl_daemon.telemetry.snapshot import Snapshot

@@ -9,12 +9,12 @@ from typing import Final
 from kcl_daemon.capacity.figures import Bound
 from kcl_daemon.capacity.report import load_from
 from kcl_daemon.context import WorkerContext
+from kcl_daemon.coverage import CoverageLog, TablesSeen, Unread, UnreadShard, coverage
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.metrics import own
 from kcl_daemon.ports import Meters
-from kcl_daemon.shards.coverage import CoverageLog, TablesSeen, Unread, UnreadShard, coverage
 
 _FORGETS_S: Final = 120.0
 _TOLD: Final = {

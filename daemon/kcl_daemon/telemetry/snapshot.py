@@ -11,6 +11,7 @@ import anyio
 
 from kcl_daemon import __version__
 from kcl_daemon.capacity.figures import Capacity
+from kcl_daemon.coverage import UnreadShard
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.hold_words import hold_text, not_held
@@ -20,7 +21,6 @@ from kcl_daemon.leases.worker_row import CPU, WorkerRow
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.progress.latency import LatencyHistogram
 from kcl_daemon.progress.progress import ActiveLease, ActiveLeases
-from kcl_daemon.shards.coverage import UnreadShard
 from kcl_daemon.telemetry.helper_views import HelperSource, LandingView, SparkView, no_helper
 from kcl_daemon.telemetry.shards import Look, SeenLease, ShardView, StderrLines, name_of, safe_line, seen_as
 from kcl_daemon.worker import Worker

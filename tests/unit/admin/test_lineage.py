@@ -17,8 +17,8 @@ from kcl_daemon.admin.view import (
     not_ready,
     shard_entries,
 )
+from kcl_daemon.coverage import UnreadShard
 from kcl_daemon.progress.progress import WaitReason
-from kcl_daemon.shards.coverage import UnreadShard
 from kcl_daemon.telemetry.shards import ShardView
 from kcl_daemon.telemetry.snapshot import LeaseView, Snapshot
 from tests.examples import examples

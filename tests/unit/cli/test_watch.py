@@ -9,15 +9,15 @@ from typing import TypeVar
 
 import anyio
 import pytest
-from kcl_daemon.migrations.tables import open_existing
 
 from kcl_daemon.admin.site import AdminAccess, AdminRequest, AdminResponse
 from kcl_daemon.app import streams_of
 from kcl_daemon.capacity.figures import Bound, ShardLoad, WorkerLoad
 from kcl_daemon.capacity.report import load_text
-from kcl_daemon.cli.application import Application
-from kcl_daemon.cli.watch import WatchFigures, WatchSite, _Watch, watch_json, watch_lines
-from kcl_daemon.cli.watch_look import Watched, Watcher
+from kcl_daemon.cli.application import Application, open_existing
+from kcl_daemon.cli.watch.command import WatchFigures, WatchSite, _Watch, watch_json, watch_lines
+from kcl_daemon.cli.watch.look import Watched, Watcher
+from kcl_daemon.coverage import Unread
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound, Unavailable
 from kcl_daemon.leases.holds import Hold, holds_write
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, WorkerId
@@ -25,7 +25,6 @@ from kcl_daemon.leases.row import RowPut, new_lease_row
 from kcl_daemon.leases.text_row import STREAM_KEY, OwnStream, text_write
 from kcl_daemon.leases.worker_row import report
 from kcl_daemon.ports import StreamRef, StreamSummary, Tables
-from kcl_daemon.shards.coverage import Unread
 from kcl_daemon.shards.lineage import InitialPosition, Shard
 from kcl_daemon.telemetry.cloudwatch import CloudWatchOptions, StatisticSets
 from kcl_daemon.telemetry.prometheus import PrometheusExposition, Totals

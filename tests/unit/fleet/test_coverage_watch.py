@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import anyio
 
+from kcl_daemon.coverage import UnreadShard
 from kcl_daemon.fleet.coverage_watch import CoverageWatch
 from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity, WorkerId, lease_key_of
 from kcl_daemon.leases.row import new_lease_row
 from kcl_daemon.metrics.metric import Metric
-from kcl_daemon.shards.coverage import UnreadShard
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import MemoryLog

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcl_daemon.coverage import CoverageLog, ShardCoverage, TablesSeen, Unread, coverage
 from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
-from kcl_daemon.shards.coverage import CoverageLog, ShardCoverage, TablesSeen, Unread, coverage
 from kcl_daemon.shards.lineage import Shard
 from kcl_daemon.shards.sync import new_lease
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber

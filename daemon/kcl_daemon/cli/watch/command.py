@@ -18,15 +18,15 @@ from kcl_daemon.aws.cloudwatch import open_cloudwatch
 from kcl_daemon.cli.application import Application, on_application
 from kcl_daemon.cli.capacity import CapacityAnswers, CapacityReader, place_of
 from kcl_daemon.cli.common import EXIT_FAILURE, as_json_option, json_text, with_settings
-from kcl_daemon.cli.watch_look import Watched, Watcher
+from kcl_daemon.cli.watch.look import Watched, Watcher
 from kcl_daemon.config.metrics_and_page import AdminSettings, MetricsLevel
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.context import timings
+from kcl_daemon.coverage import unread_lines
 from kcl_daemon.fleet.coverage_watch import UnreadFigures
 from kcl_daemon.metrics import own
 from kcl_daemon.metrics.metric import MetricLevel
 from kcl_daemon.ports import Log
-from kcl_daemon.shards.coverage import unread_lines
 from kcl_daemon.telemetry.cloudwatch import CloudWatchExporter, CloudWatchOptions, StatisticSets
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.telemetry.prometheus import PrometheusExposition, Totals

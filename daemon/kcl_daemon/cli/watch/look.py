@@ -15,17 +15,17 @@ from kcl_daemon.cli.application import Application, no_log, observer
 from kcl_daemon.cli.leases.look import LeaseLag, lags
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.context import timings
+from kcl_daemon.coverage import CoverageLog, ShardCoverage, TablesSeen, Unread, UnreadShard, coverage
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.capacity_watch import read_capacity
 from kcl_daemon.fleet.coverage_watch import tables_seen
+from kcl_daemon.fleet.many_streams import MultiStreamTracker
 from kcl_daemon.fleet.own_stream import stream_words
-from kcl_daemon.fleet.streams import MultiStreamTracker
 from kcl_daemon.leases.holds import HOLDS_KEY, Hold, MalformedHoldsError, holds_from_row
 from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.leases.row import MalformedRowError, is_lease_row, lease_from_row
 from kcl_daemon.leases.text_row import OwnStream
 from kcl_daemon.ports import StreamRef
-from kcl_daemon.shards.coverage import CoverageLog, ShardCoverage, TablesSeen, Unread, UnreadShard, coverage
 from kcl_daemon.shards.lineage import Shard, leases_of_another
 from kcl_protocol.sequence import ExtendedSequenceNumber
 

@@ -1,0 +1,1 @@
+"""`kcl-daemon watch`: looks at an application from outside."""
