@@ -12,9 +12,9 @@ from typing import Final
 
 import anyio
 import click
-from anyio.abc import TaskStatus
 
 from kcl_local import REGION
+from kcl_local.demo.processes import stoppable
 from kcl_local.demo.text import DemoError, first_of
 from kcl_prove.cleaning import Found, clean, found_leftovers, remove_leftovers
 from kcl_prove.inventory import state_folder
@@ -234,30 +234,16 @@ def _run(act: Callable[[Callable[[str], None]], Awaitable[int]]) -> int:
 async def _guarded(
     act: Callable[[Callable[[str], None]], Awaitable[int]], stopped_by: list[signal.Signals]
 ) -> int:
-    code = EXIT_WRONG
-    async with anyio.create_task_group() as tasks:
-        with anyio.CancelScope() as acting:
-            await tasks.start(_watch_signals, acting, stopped_by)
-            code = await act(_say)
-        tasks.cancel_scope.cancel()
-    return code
+    def first(number: signal.Signals) -> None:
+        _say(f"{number.name}: stopping workers, removing what was made ... (once more: at once)")
 
+    def again(number: signal.Signals) -> None:
+        _say(f"{number.name} again: ending at once; {_HINT}")
+        sys.stdout.flush()
+        os._exit(_EXIT_SIGNAL + number)
 
-async def _watch_signals(
-    acting: anyio.CancelScope, stopped_by: list[signal.Signals], *, task_status: TaskStatus[None]
-) -> None:
-    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    heard = [each for each in asked if signal.getsignal(each) is not signal.SIG_IGN]
-    with anyio.open_signal_receiver(*heard) as received:
-        task_status.started()
-        async for number in received:
-            stopped_by.append(number)
-            if len(stopped_by) > 1:
-                _say(f"{number.name} again: ending at once; {_HINT}")
-                sys.stdout.flush()
-                os._exit(_EXIT_SIGNAL + number)
-            _say(f"{number.name}: stopping workers, removing what was made ... (once more: at once)")
-            acting.cancel()
+    code = await stoppable(partial(act, _say), stopped_by, first=first, again=again)
+    return EXIT_WRONG if code is None else code
 
 
 prove: Final = command()

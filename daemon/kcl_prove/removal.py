@@ -22,13 +22,9 @@ _GONE: Final = frozenset({"ResourceNotFoundException", "EntityNotFoundException"
 # Waiting does not help.
 _FINAL: Final = frozenset(
     {
-        "AccessDeniedException",
-        "AccessDenied",
-        "UnrecognizedClientException",
-        "ExpiredTokenException",
-        "ExpiredToken",
+        *("AccessDeniedException", "AccessDenied", "UnrecognizedClientException", "ExpiredTokenException"),
+        *("ExpiredToken", "ValidationException", "InvalidArgumentException", "InvalidInputException"),
     }
-    | {"ValidationException", "InvalidArgumentException", "InvalidInputException"}
 )
 _OURS: Final = re.compile(rf"{NAME_STARTS}[0-9a-f]{{8}}(?:-|$)")
 _STOPPABLE: Final = frozenset({"pending", "initiating", "running"})

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import anyio
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from kcl_local.demo.stream import in_thread
+from kcl_local.demo.stream import in_thread, until
 from kcl_prove.inventory import Inventory, Item
 from kcl_prove.parts import Kind, Options, ProveError, SceneResult, Size, Usage
 from kcl_prove.prices import Budget
@@ -108,13 +107,13 @@ class Stage:
 
     async def _active(self, name: str) -> None:
         describe = self.client("kinesis").describe_stream_summary
-        with anyio.move_on_after(ACTIVE_WITHIN_S):
-            while True:
-                answer = await called("DescribeStreamSummary", describe, StreamName=name)
-                if answer["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE":
-                    return
-                await anyio.sleep(_POLL_LOCAL_S if self.options.is_local else _POLL_S)
-        raise ProveError(f"stream {name} did not become ACTIVE within {ACTIVE_WITHIN_S:g} s")
+
+        async def is_active() -> bool:
+            answer = await called("DescribeStreamSummary", describe, StreamName=name)
+            return bool(answer["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE")
+
+        if not await until(is_active, ACTIVE_WITHIN_S, _POLL_LOCAL_S if self.options.is_local else _POLL_S):
+            raise ProveError(f"stream {name} did not become ACTIVE within {ACTIVE_WITHIN_S:g} s")
 
     async def remember(self, kind: Kind, name: str) -> None:
         """Call it before it is made."""

@@ -18,7 +18,7 @@ from kcl_local.demo.processes import Processes, RunningProcess, log_tail
 from kcl_local.demo.screen import Screen
 from kcl_local.demo.spark import STOPPED_WITHIN_S, rows_of
 from kcl_local.demo.stage import WriteRate
-from kcl_local.demo.stream import Urls, dynamodb_client, executable_name, properties_text
+from kcl_local.demo.stream import Urls, dynamodb_client, executable_name, properties_text, until
 from kcl_local.demo.table import RATE_MOST, TABLE, DemoTable
 from kcl_local.demo.tablecopy import KEY, copied, counted, item_text
 from kcl_local.demo.text import DemoError
@@ -214,13 +214,12 @@ async def _play(run: CopyRun, pace: WriteRate) -> None:
 
 
 async def _first_delivery(run: CopyRun) -> None:
-    with anyio.move_on_after(_FIRST_WITHIN_S):
-        while True:
-            if counted(run.ledgers):
-                return
-            await anyio.sleep(_POLL_S / 4)
-    logs = "\n".join(log_tail(daemon.log) for daemon in run.daemons.values())
-    raise DemoError(f"no item was delivered within {_FIRST_WITHIN_S:g} s\n{logs}")
+    async def has_come() -> bool:
+        return bool(counted(run.ledgers))
+
+    if not await until(has_come, _FIRST_WITHIN_S, _POLL_S / 4):
+        logs = "\n".join(log_tail(daemon.log) for daemon in run.daemons.values())
+        raise DemoError(f"no item was delivered within {_FIRST_WITHIN_S:g} s\n{logs}")
 
 
 async def _disturb(run: CopyRun, lasts_s: float) -> None:
@@ -252,11 +251,11 @@ async def _show(run: CopyRun) -> None:
 
 async def _settled(run: CopyRun) -> None:
     run.screen.say("waiting until the copies are as the table ...")
-    with anyio.move_on_after(SETTLED_WITHIN_S):
-        while True:
-            if not any((await run.unequal()).values()):
-                return
-            await anyio.sleep(_POLL_S)
+
+    async def are_equal() -> bool:
+        return not any((await run.unequal()).values())
+
+    await until(are_equal, SETTLED_WITHIN_S, _POLL_S)
 
 
 async def _close(run: CopyRun, no_spark: str | None) -> CopyOutcome:

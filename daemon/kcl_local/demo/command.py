@@ -12,12 +12,11 @@ from typing import Final, TypeAlias
 
 import anyio
 import click
-from anyio.abc import TaskStatus
 
 from kcl_local.demo.changes import CopyOutcome, run_changes
 from kcl_local.demo.check import monotonic_s
 from kcl_local.demo.landing import LandingOutcome, run_landing
-from kcl_local.demo.processes import Processes, RunningProcess
+from kcl_local.demo.processes import Processes, RunningProcess, stoppable
 from kcl_local.demo.screen import (
     DemoOutcome,
     DemoProgress,
@@ -300,34 +299,12 @@ def _run_demo(play: Scenario, *, plain: bool) -> int:
 
 async def _main(play: Scenario, screen: Screen, stopped_by: list[signal.Signals]) -> Outcome | None:
     processes = Processes()
-    outcome: Outcome | None = None
-    async with anyio.create_task_group() as tasks:
-        with anyio.CancelScope() as playing:
-            await tasks.start(_watch_signals, processes, screen, playing, stopped_by)
-            outcome = await play(processes, screen)
-        tasks.cancel_scope.cancel()
-    return outcome
-
-
-async def _watch_signals(
-    processes: Processes,
-    screen: Screen,
-    playing: anyio.CancelScope,
-    stopped_by: list[signal.Signals],
-    *,
-    task_status: TaskStatus[None],
-) -> None:
-    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    heard = [number for number in asked if signal.getsignal(number) is not signal.SIG_IGN]
-    with anyio.open_signal_receiver(*heard) as received:
-        task_status.started()
-        async for number in received:
-            stopped_by.append(number)
-            if len(stopped_by) > 1:
-                processes.kill_all()
-                continue
-            screen.say(f"{number.name}: stopping daemon and endpoints ...")
-            playing.cancel()
+    return await stoppable(
+        partial(play, processes, screen),
+        stopped_by,
+        first=lambda number: screen.say(f"{number.name}: stopping daemon and endpoints ..."),
+        again=lambda _: processes.kill_all(),
+    )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +20,7 @@ from kcl_local.demo.processes import Processes, RunningProcess, environment, log
 from kcl_local.demo.screen import Screen
 from kcl_local.demo.spark import logged_files, rows_of
 from kcl_local.demo.stage import Stage, WriteRate, stage
-from kcl_local.demo.stream import properties_text
+from kcl_local.demo.stream import properties_text, until
 from kcl_local.demo.text import DemoError, Feed
 
 APPLICATION: Final = "demo-landing"
@@ -75,7 +75,7 @@ class LandingRun:
     def __init__(self, set_up: Stage, stack: AsyncExitStack, screen: Screen) -> None:
         self._set_up = set_up
         self._stack = stack
-        self._screen = screen
+        self._say = screen.say
         self.log = set_up.directory / "log"
         self.seen = SeenBySpark(set_up.directory / "out" / "seen")
         self.daemons: dict[str, RunningProcess] = {}
@@ -91,16 +91,14 @@ class LandingRun:
         self.daemons[worker] = await self._stack.enter_async_context(self._set_up.daemon(path, worker))
 
     async def start_driver(self) -> None:
-        self.driver = await self._stack.enter_async_context(self._driver())
-
-    def _driver(self) -> AbstractAsyncContextManager[RunningProcess]:
         folder = self._set_up.directory
-        options = folder / "driver.json"
-        given = {"landing": str(self.log), "out": str(self.seen.folder), "state": str(folder / "state")}
-        options.write_bytes(orjson.dumps(given))
-        return self._set_up.processes.daemon(
-            "the Spark driver", options, self._set_up.ledgers, program=_DRIVER, base=environment()
+        file = folder / "driver.json"
+        options = {"landing": str(self.log), "out": str(self.seen.folder), "state": str(folder / "state")}
+        file.write_bytes(orjson.dumps(options))
+        running = self._set_up.processes.daemon(
+            "the Spark driver", file, self._set_up.ledgers, program=_DRIVER, base=environment()
         )
+        self.driver = await self._stack.enter_async_context(running)
 
     async def kill_daemon(self, worker: str) -> None:
         """As if its host ended: daemon, lander and relays."""
@@ -129,14 +127,10 @@ class LandingRun:
         await self.start_driver()
 
     async def settled(self, written: int) -> None:
-        with anyio.move_on_after(SETTLED_WITHIN_S):
-            while True:
-                if await anyio.to_thread.run_sync(self.seen.poll) >= written:
-                    return
-                await anyio.sleep(_POLL_S)
+        async def are_seen() -> bool:
+            return await anyio.to_thread.run_sync(self.seen.poll) >= written
 
-    def _say(self, text: str) -> None:
-        self._screen.say(text)
+        await until(are_seen, SETTLED_WITHIN_S, _POLL_S)
 
 
 def runs(pid: int, module: str) -> bool:

@@ -10,22 +10,23 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import orjson
 import psutil
-from anyio.abc import Process
+from anyio.abc import Process, TaskStatus
 
 from kcl_local import ACCESS
 from kcl_local.demo.check import DIRECTORY_VARIABLE
 from kcl_local.demo.stream import Urls
 from kcl_local.demo.text import DemoError
 
+T = TypeVar("T")
 ENDPOINTS_READY_WITHIN_S: Final = 60.0
 ENDPOINTS_END_WITHIN_S: Final = 20.0
 DAEMON_ENDS_WITHIN_S: Final = 60.0
@@ -165,6 +166,44 @@ class Processes:
             with anyio.CancelScope(shield=True):
                 await running.end()
                 self._running.remove(running)
+
+
+async def stoppable(
+    act: Callable[[], Awaitable[T]],
+    stopped_by: list[signal.Signals],
+    *,
+    first: Callable[[signal.Signals], None],
+    again: Callable[[signal.Signals], None],
+) -> T | None:
+    """The first signal cancels it. None: one has come."""
+    outcome: T | None = None
+    async with anyio.create_task_group() as tasks:
+        with anyio.CancelScope() as acting:
+            await tasks.start(_watch_signals, acting, stopped_by, first, again)
+            outcome = await act()
+        tasks.cancel_scope.cancel()
+    return outcome
+
+
+async def _watch_signals(
+    acting: anyio.CancelScope,
+    stopped_by: list[signal.Signals],
+    first: Callable[[signal.Signals], None],
+    again: Callable[[signal.Signals], None],
+    *,
+    task_status: TaskStatus[None],
+) -> None:
+    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    heard = [number for number in asked if signal.getsignal(number) is not signal.SIG_IGN]
+    with anyio.open_signal_receiver(*heard) as received:
+        task_status.started()
+        async for number in received:
+            stopped_by.append(number)
+            if len(stopped_by) > 1:
+                again(number)
+            else:
+                first(number)
+                acting.cancel()
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from kcl_local.demo.stream import (
     in_thread,
     kinesis_client,
     properties_text,
+    until,
 )
 from kcl_local.demo.text import DemoError, Feed, Line, words
 
@@ -208,13 +209,11 @@ class Stage:
         return await self._until(lambda: self.checker.delivered >= records, within_s)
 
     async def _until(self, holds: Callable[[], bool], within_s: float) -> bool:
-        with anyio.move_on_after(within_s):
-            while True:
-                await self.poll()
-                if holds():
-                    return True
-                await anyio.sleep(POLL_EVERY_S)
-        return False
+        async def polled() -> bool:
+            await self.poll()
+            return holds()
+
+        return await until(polled, within_s, POLL_EVERY_S)
 
     async def leases(self) -> dict[str, StoredLease]:
         answer = await call(

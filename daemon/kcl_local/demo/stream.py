@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -73,6 +73,16 @@ async def call(operation: str, method: Callable[P, T], *args: P.args, **kwargs: 
         return await in_thread(method, *args, **kwargs)
     except (ClientError, BotoCoreError) as error:
         raise DemoError(f"{operation} failed: {error}") from error
+
+
+async def until(holds: Callable[[], Awaitable[bool]], within_s: float, every_s: float) -> bool:
+    """False on timeout."""
+    with anyio.move_on_after(within_s):
+        while True:
+            if await holds():
+                return True
+            await anyio.sleep(every_s)
+    return False
 
 
 def local_session() -> boto3.Session:
@@ -145,15 +155,14 @@ class DemoStream:
         return pair
 
     async def active(self) -> None:
-        with anyio.move_on_after(self._active_within_s):
-            while True:
-                answer = await call(
-                    "DescribeStreamSummary", self.client.describe_stream_summary, StreamName=self.name
-                )
-                if answer["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE":
-                    return
-                await anyio.sleep(self._poll_s)
-        raise DemoError(f"stream {self.name} did not become ACTIVE within {self._active_within_s:g} s")
+        async def is_active() -> bool:
+            answer = await call(
+                "DescribeStreamSummary", self.client.describe_stream_summary, StreamName=self.name
+            )
+            return answer["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE"
+
+        if not await until(is_active, self._active_within_s, self._poll_s):
+            raise DemoError(f"stream {self.name} did not become ACTIVE within {self._active_within_s:g} s")
 
 
 def _view(shard: ShardTypeDef) -> ShardView:

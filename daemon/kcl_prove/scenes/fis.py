@@ -20,20 +20,11 @@ ACTION_NAMES: Final = {
     "throttle": "aws:fis:inject-api-throttle-error",
     "unavailable": "aws:fis:inject-api-unavailable-error",
 }
-ACTIONS: Final = frozenset(
-    {
-        "fis:CreateExperimentTemplate",
-        "fis:DeleteExperimentTemplate",
-        "fis:GetExperiment",
-        "fis:ListExperiments",
-        "fis:ListExperimentTemplates",
-        "fis:StartExperiment",
-        "fis:StopExperiment",
-        "fis:TagResource",
-        "iam:GetRole",
-        "iam:PassRole",
-    }
+_OF_FIS: Final = (
+    *("CreateExperimentTemplate", "DeleteExperimentTemplate", "ListExperimentTemplates", "TagResource"),
+    *("StartExperiment", "StopExperiment", "GetExperiment", "ListExperiments"),
 )
+ACTIONS: Final = frozenset({*(f"fis:{name}" for name in _OF_FIS), "iam:GetRole", "iam:PassRole"})
 MINUTES: Final = 1
 """The shortest that FIS takes."""
 PERCENTAGE: Final = 20

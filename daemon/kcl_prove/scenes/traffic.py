@@ -13,7 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from kcl_local.demo.check import LedgerReader, monotonic_s
 from kcl_local.demo.stage import POLL_EVERY_S, WriteRate
-from kcl_local.demo.stream import DemoStream
+from kcl_local.demo.stream import DemoStream, until
 from kcl_local.demo.text import DemoError, first_of
 from kcl_prove.account import Account, Settled
 from kcl_prove.fleet import Application, Fleet, Worker, fleet_of
@@ -59,12 +59,7 @@ class Play:
         self.fleet.check()
 
     async def until(self, holds: Callable[[], Awaitable[bool]], within_s: float) -> bool:
-        with anyio.move_on_after(within_s):
-            while True:
-                if await holds():
-                    return True
-                await anyio.sleep(POLL_EVERY_S)
-        return False
+        return await until(holds, within_s, POLL_EVERY_S)
 
     async def at(self, share: float) -> None:
         await anyio.sleep(max(0.0, self.began_s + share * self.size.seconds - monotonic_s()))
