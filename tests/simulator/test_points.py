@@ -11,9 +11,9 @@ from kcl_daemon.assignment.plan import Fleet
 from kcl_daemon.consumer.poison import PoisonSearch
 from kcl_daemon.errors import ChildError
 from kcl_daemon.leases.lease import Lease
+from kcl_daemon.records.batch import Batch
 from kcl_daemon.records.batch_text import EncodedBatch
 from kcl_daemon.records.dead_letter import LetterCause
-from kcl_daemon.records.payload import Payload
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.faults.habits import Habits, Nursery, When
 from tests.simulator.plans.plan import AtPoint, Plan, Planned, Split, Start
@@ -103,13 +103,13 @@ def letter_after_its_checkpoint(patch: pytest.MonkeyPatch) -> None:
 
     async def too_early(  # noqa: PLR0917 - as the method
         search: PoisonSearch,
-        given: Payload | EncodedBatch,
+        given: Batch | EncodedBatch,
         cause: LetterCause,
         after: ExtendedSequenceNumber,
         error: ChildError,
         stderr: tuple[str, ...],
     ) -> None:
-        payload = given if isinstance(given, Payload) else given.framing.decode(given.data)
+        payload = (given if isinstance(given, Batch) else given.decoded()).payload
         await search._checkpoint(after, payload.last)
         await set_aside(search, given, cause, after, error, stderr)
 

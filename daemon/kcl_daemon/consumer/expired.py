@@ -44,11 +44,11 @@ class ExpiredRecords:
 
     async def set_aside(self, batch: DeliveryBatch, connection: ChildConnection) -> DeliveryBatch | None:
         """What is left of the batch to deliver; None: a stop came first, and all of it comes again."""
-        assert batch.facts is not None, "its arrival is known"
         assert self._max_age_ms is not None, "there is a limit"
-        oldest_ms = batch.facts.date_ms(self._parts.context.clock.monotonic()) - self._max_age_ms
+        whole = batch.take()
+        oldest_ms = whole.facts.date_ms(self._parts.context.clock.monotonic()) - self._max_age_ms
         expired, fresh = list[AnyRecord](), list[AnyRecord]()
-        for record in batch.take_payload().records:
+        for record in whole.records:
             arrived_ms = record.approximate_arrival_timestamp
             (expired if arrived_ms is not None and arrived_ms < oldest_ms else fresh).append(record)
         for begin in range(0, len(expired), _AT_ONCE):
@@ -57,7 +57,7 @@ class ExpiredRecords:
         first_fresh = fresh[0].position if fresh else SHARD_END
         if passed := [each.position for each in expired if each.position < first_fresh]:
             await self._passed(passed[-1])
-        return batch.part(fresh, is_last=True)
+        return DeliveryBatch(whole.holding(whole.payload.some(fresh)))
 
     async def _stored(self, records: Sequence[AnyRecord], connection: ChildConnection) -> bool:
         """False if a stop came first. ChildExited if the child has ended meanwhile."""

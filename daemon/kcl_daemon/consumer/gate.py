@@ -84,13 +84,13 @@ class Gate:
         if _fits(pace, batch):
             self._holds.given(self._lane.lease, batch.count, batch.data_bytes)
             return await deliver(batch)
-        records, begin = batch.take_payload().records, 0
-        while begin < len(records):
-            end = _end_of_part(records, begin, self._pace)
-            part = batch.part(records[begin:end], is_last=end == len(records))
+        whole, begin = batch.take(), 0
+        while begin < len(whole):
+            end = _end_of_part(whole.records, begin, self._pace)
+            part = DeliveryBatch(whole.part(begin, end))
             self._holds.given(self._lane.lease, part.count, part.data_bytes)
             begin = end
-            if not await deliver(part) or (begin < len(records) and not await self.opens(gives=True)):
+            if not await deliver(part) or (begin < len(whole) and not await self.opens(gives=True)):
                 return False
         return True
 

@@ -32,17 +32,10 @@ from kcl_daemon.leases.holds import NOT_HELD
 from kcl_daemon.ports import ChildLane, Log
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import NEVER_S, LeaseProgress, WaitReason
+from kcl_daemon.records.batch import Batch, Limits, nothing
 from kcl_daemon.records.forms import ShardOrder
 from kcl_daemon.records.lane_window import LaneWindow, NotOfThisLane
-from kcl_daemon.records.payload import (
-    EMPTY,
-    LINE_BYTES,
-    AnyRecord,
-    Limits,
-    Payload,
-    data_bytes_of,
-    line_bytes,
-)
+from kcl_daemon.records.payload import LINE_BYTES, data_bytes_of, line_bytes
 from kcl_daemon.retrieval.byte_budget import Reservation
 from kcl_daemon.retrieval.source import (
     DeliveryBatch,
@@ -96,7 +89,7 @@ class ShardLanes:
         self._started: dict[int, KeyLane] = {}
         self._tasks: TaskGroup
         self._reservation: Reservation
-        self._behind_ms: int | None = None
+        self._nothing = nothing(None)
         self._at_end = self._reads_again = self._gave_up = self._at_bound = self._drains = False
         self._store_trouble: str | None = None
         self._held_back: tuple[ExtendedSequenceNumber, int] | None = None
@@ -268,15 +261,15 @@ class ShardLanes:
             if not batch.count:
                 self._offer_empty()
                 return
-            records, self._behind_ms = batch.take_payload().records, batch.behind_ms
+            whole = batch.take()
+            self._nothing = nothing(whole.behind_ms)
             if batch.last is not None and batch.arrived_s is not None:
                 stored = self._held.lease.checkpoint
                 self._progress.uncheckpointed.delivered(batch.last, batch.arrived_s, stored)
         finally:
             batch.release()
-        for begin in range(0, len(records), _RECORDS_PER_TURN):
-            turn = records[begin : begin + _RECORDS_PER_TURN]
-            for number in sorted(self._window.add(turn, batch.facts)):
+        for begin in range(0, len(whole), _RECORDS_PER_TURN):
+            for number in sorted(self._window.add(whole.part(begin, begin + _RECORDS_PER_TURN))):
                 self._wake(self._lanes[number])
             self._count()
             await checkpoint()
@@ -422,9 +415,9 @@ class ShardLanes:
     async def next_of(self, lane: KeyLane) -> DeliveryBatch | EndOfShard:
         self._processed(lane)
         while True:
-            records = self._window.take(lane.number, LINE_BYTES, self._batch_records(lane))
-            if records:
-                batch = self._batch(lane, records)
+            taken = self._window.take(lane.number, LINE_BYTES, self._batch_records(lane))
+            if taken is not None:
+                batch = self._batch(lane, taken)
                 lane.batch = (batch.count, batch.data_bytes)
                 self._count()
                 if batch.last is not None and lane.furthest < batch.last:
@@ -433,7 +426,7 @@ class ShardLanes:
                 return batch
             if lane.offers_empty:
                 lane.offers_empty = False
-                return DeliveryBatch(EMPTY, self._behind_ms)
+                return DeliveryBatch(self._nothing)
             if self._at_end and not self._window.is_rereading(lane.number):
                 return EndOfShard(())
             lane.idle, lane.filled = True, anyio.Event()
@@ -495,17 +488,14 @@ class ShardLanes:
             lane.progressed_s = progressed_s
             self._progress.moved()
 
-    def _batch(self, lane: KeyLane, records: list[AnyRecord]) -> DeliveryBatch:
-        facts = self._window.facts(lane.number)
-
+    def _batch(self, lane: KeyLane, taken: Batch) -> DeliveryBatch:
         def forget() -> None:
             lane.kept_bytes = 0
 
         failures = self._parts.settings.failures
         if failures.dead_letters is not None or failures.attempts is not None:
-            lane.kept_bytes = sum(map(line_bytes, records))
-        behind_ms = None if facts is None else facts.behind_ms
-        return DeliveryBatch(Payload(records, 0), behind_ms, forget, facts=facts)
+            lane.kept_bytes = sum(map(line_bytes, taken.records))
+        return DeliveryBatch(taken, forget)
 
     async def checkpointed(self, lane: KeyLane, position: ExtendedSequenceNumber) -> None:
         """Raises as the renewer's `checkpoint`, and CheckpointInvalidState for a record of another lane."""

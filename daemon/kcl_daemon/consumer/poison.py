@@ -19,9 +19,9 @@ from kcl_daemon.consumer.lane import Lane
 from kcl_daemon.consumer.set_aside import SetAside
 from kcl_daemon.errors import AwsError, ChildError, ChildExited, LeaseLost
 from kcl_daemon.ports import Log
+from kcl_daemon.records.batch import Batch
 from kcl_daemon.records.batch_text import EncodedBatch
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
-from kcl_daemon.records.payload import Payload
 from kcl_daemon.retrieval.source import DeliveryBatch
 from kcl_protocol.sequence import ExtendedSequenceNumber as Position
 
@@ -184,7 +184,7 @@ class PoisonSearch:
         self._state = BisectState()
         self._done = self._furthest = self._furthest_before = lane.checkpoint
         self._in_delivery: Delivery | None = None
-        self._given: Payload | EncodedBatch | None = None
+        self._given: Batch | EncodedBatch | None = None
         """The records of `_in_delivery`, where they may be needed."""
 
     def begin(self) -> None:
@@ -216,24 +216,24 @@ class PoisonSearch:
             )
             await self._deliver_part(batch, delivery, connection, checkpointer)
             return True
-        records = batch.take_payload().records
-        positions = [record.position for record in records]
+        whole = batch.take()
+        positions = [record.position for record in whole.records]
         begin = 0
-        while begin < len(records) and (not begin or await may_go_on()):
+        while begin < len(whole) and (not begin or await may_go_on()):
             step = self._state.next(positions[begin:])
             end = begin + step.skip + step.take
             if step.take:
-                part = records[begin:end]
+                part = whole.part(begin, end)
                 delivery = Delivery(self._done, positions[end - 1], step.take, alone=step.take == 1)
                 is_kept = delivery.alone or self._settings.attempts is not None
-                self._given = Payload(part, 0) if is_kept else None
-                given = batch.part(part, is_last=end == len(records))
+                self._given = part if is_kept else None
+                given = DeliveryBatch(part)
                 await self._deliver_part(given, delivery, connection, checkpointer)
             else:
                 self._done = positions[end - 1]
                 checkpointer.passed(self._done)
             begin = end
-        return begin == len(records)
+        return begin == len(whole)
 
     async def _deliver_part(
         self,
@@ -288,13 +288,13 @@ class PoisonSearch:
 
     async def _set_aside(
         self,
-        given: Payload | EncodedBatch,
+        given: Batch | EncodedBatch,
         cause: LetterCause,
         after: Position,
         error: ChildError,
         stderr: tuple[str, ...],
     ) -> None:
-        payload = given if isinstance(given, Payload) else given.framing.decode(given.data)
+        payload = (given if isinstance(given, Batch) else given.decoded()).payload
         suspects = self._state.suspects
         assert suspects is not None, "there has just been a failure"
         failures = suspects.failures if cause is LetterCause.FAILED else suspects.attempts

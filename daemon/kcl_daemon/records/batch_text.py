@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
+from kcl_daemon.records.batch import Batch
 from kcl_daemon.records.payload import Payload
 from kcl_protocol.codec import FRAME_START
 from kcl_protocol.messages import FRAMES_VERSION, Record
@@ -84,7 +84,7 @@ class Framing(ABC):
     ahead = True
 
     @abstractmethod
-    def encode(self, payload: Payload, behind_ms: int | None) -> bytes: ...
+    def encode(self, batch: Batch) -> bytes: ...
 
     @abstractmethod
     def decode(self, data: bytes) -> Payload: ...
@@ -95,8 +95,8 @@ class Framing(ABC):
 
 
 class Lines(Framing):
-    def encode(self, payload: Payload, behind_ms: int | None) -> bytes:
-        return payload.line(behind_ms)
+    def encode(self, batch: Batch) -> bytes:
+        return batch.payload.line(batch.behind_ms, batch.complete_ms)
 
     def decode(self, data: bytes) -> Payload:
         return Payload.of_line(data)[0]
@@ -108,8 +108,8 @@ class Lines(Framing):
 class Frames(Lines):
     version = FRAMES_VERSION
 
-    def encode(self, payload: Payload, behind_ms: int | None) -> bytes:
-        return payload.frame(behind_ms)
+    def encode(self, batch: Batch) -> bytes:
+        return batch.payload.frame(batch.behind_ms, batch.complete_ms)
 
 
 LINES: Final = Lines()
@@ -132,9 +132,16 @@ def framing_of(version: int | None) -> Framing | str:
     return "no installed package has it"
 
 
-class EncodedBatch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """A batch as bytes; `end` has what they do not say of it."""
+
     data: bytes
     framing: Framing
+    end: Batch
+
+    def decoded(self) -> Batch:
+        return self.end.holding(self.framing.decode(self.data))
 
 
 @dataclass(slots=True)
@@ -143,40 +150,10 @@ class BatchEncoder:
 
     framing: Framing | None = None
 
-    def encode(self, payload: Payload, behind_ms: int | None) -> EncodedBatch:
+    def encode(self, batch: Batch) -> EncodedBatch:
         framing = self.framing or LINES
-        return EncodedBatch(framing.encode(payload, behind_ms), framing)
+        return EncodedBatch(framing.encode(batch), framing, batch.end)
 
-    def ahead(self, payload: Payload, behind_ms: int | None) -> EncodedBatch | None:
+    def ahead(self, batch: Batch) -> EncodedBatch | None:
         framing = self.framing
-        return self.encode(payload, behind_ms) if framing is not None and framing.ahead else None
-
-
-class ReadFacts(NamedTuple):
-    """What is known of all records of one answer, and so of each part of them.
-
-    Args:
-        arrived_s: monotonic arrival of what Kinesis dates `dated_ms` (epoch milliseconds; None: nothing is dated).
-        behind_ms: how far the end of the answer was behind the tip; None: not known.
-    """
-
-    arrived_s: float
-    dated_ms: int | None
-    behind_ms: int | None
-
-    def arrival_s(self, dated_ms: int | None) -> float:
-        """Of a record with this date, monotonic."""
-        if dated_ms is None or self.dated_ms is None:
-            return self.arrived_s
-        return self.arrived_s + (dated_ms - self.dated_ms) / 1000
-
-    def date_ms(self, arrived_s: float) -> float:
-        """Of a record that arrived then; before all dates if nothing is dated."""
-        return -inf if self.dated_ms is None else self.dated_ms + 1000 * (arrived_s - self.arrived_s)
-
-    @staticmethod
-    def joined(parts: Sequence[ReadFacts]) -> ReadFacts:
-        """Of records of several answers, in their order. Where these differ, a record is as young as one of them says."""
-        last = parts[-1]
-        youngest = max(parts, key=lambda each: each.arrival_s(last.dated_ms))
-        return youngest._replace(behind_ms=last.behind_ms)
+        return self.encode(batch) if framing is not None and framing.ahead else None

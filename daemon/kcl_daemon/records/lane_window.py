@@ -17,9 +17,9 @@ from itertools import islice
 from typing import Final
 from zlib import crc32
 
-from kcl_daemon.records.batch_text import ReadFacts
+from kcl_daemon.records.batch import Batch, ReadFacts
 from kcl_daemon.records.forms import ShardOrder
-from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, AnyRecord, detach, key_text
+from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, AnyRecord, Payload, detach, key_text
 from kcl_protocol.sequence import LATEST, SHARD_END, ExtendedSequenceNumber
 
 Position = ExtendedSequenceNumber
@@ -41,7 +41,7 @@ class _Entry:
     before: Position
     record: AnyRecord
     size_bytes: int
-    facts: ReadFacts | None
+    facts: ReadFacts
 
 
 @dataclass(slots=True)
@@ -181,35 +181,27 @@ class LaneWindow:
     def oldest_s(self) -> float | None:
         """When the oldest unanswered record arrived in the stream, monotonic."""
         first = (lane.entries[lane.answered] for lane in self._lanes if len(lane.entries) > lane.answered)
-        arrived = (
-            each.facts.arrival_s(each.record.approximate_arrival_timestamp) for each in first if each.facts
+        return min(
+            (each.facts.arrival_s(each.record.approximate_arrival_timestamp) for each in first), default=None
         )
-        return min(arrived, default=None)
-
-    def facts(self, lane: int) -> ReadFacts | None:
-        """Of the records that are taken and not answered."""
-        mine = self._lanes[lane]
-        given = islice(mine.entries, mine.answered, mine.taken)
-        known = [entry.facts for entry in given if entry.facts is not None]
-        return ReadFacts.joined(known) if known else None
 
     def first_key_hash(self, lane: int) -> int | None:
         """Of its first unanswered record; None if its data is not here."""
         mine = self._lanes[lane]
         return key_hash(mine.entries[mine.answered].record) if mine.answered < len(mine.entries) else None
 
-    def add(self, records: Iterable[AnyRecord], facts: ReadFacts | None = None) -> set[int]:
+    def add(self, batch: Batch) -> set[int]:
         """The next records of the shard, all of one answer; returns the lanes that got some.
 
         None are taken from `rewind` to `reread_from`: they are read again.
         """
         given: set[int] = set()
-        for record in () if self._must_reread else records:
+        for record in () if self._must_reread else batch.records:
             position = record.position
             is_new = self.high < position
             number = self._lane_of(record) if is_new else self._lane_again(record, position)
             if number is not None and self._lanes[number].checkpoint < position:
-                self._give(number, position, record, facts)
+                self._give(number, position, record, batch.facts)
                 given.add(number)
             self._previous = position
             if is_new:
@@ -237,7 +229,7 @@ class LaneWindow:
                 return number
         return None
 
-    def _give(self, number: int, position: Position, record: AnyRecord, facts: ReadFacts | None) -> None:
+    def _give(self, number: int, position: Position, record: AnyRecord, facts: ReadFacts) -> None:
         lane = self._lanes[number]
         detach(record)
         size_bytes = len(record.data) + len(record.partition_key) + RECORD_OVERHEAD_BYTES
@@ -270,16 +262,19 @@ class LaneWindow:
         if not self._must_reread:
             self._end_rereading()
 
-    def take(self, lane: int, most_bytes: int, most_records: int) -> list[AnyRecord]:
-        """At least one record if there is one."""
-        mine, taken, size_bytes = self._lanes[lane], list[AnyRecord](), 0
+    def take(self, lane: int, most_bytes: int, most_records: int) -> Batch | None:
+        """At least one record if there is one; as young as one of their answers says."""
+        mine, taken, size_bytes = self._lanes[lane], list[_Entry](), 0
         for entry in islice(mine.entries, mine.taken, mine.taken + most_records):
             if taken and size_bytes + entry.size_bytes > most_bytes:
                 break
-            taken.append(entry.record)
+            taken.append(entry)
             size_bytes += entry.size_bytes
         mine.taken += len(taken)
-        return taken
+        if not taken:
+            return None
+        facts = ReadFacts.joined([entry.facts for entry in taken])
+        return Batch(Payload([entry.record for entry in taken], 0), facts)
 
     def untaken(self, lane: int) -> Iterator[AnyRecord]:
         mine = self._lanes[lane]

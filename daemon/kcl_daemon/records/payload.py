@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 from json.encoder import encode_basestring_ascii
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, overload
+from typing import Final, Literal, overload
 
 from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder, Encoder
@@ -229,28 +229,14 @@ _SHORT_BYTES: Final = 1200
 _COPIED_TOGETHER: Final = 256
 
 
-class Limits(NamedTuple):
-    records: int
-    data_bytes: int
-    line_bytes: int
-
-    @classmethod
-    def of(cls, records: int, data_bytes: int) -> Limits:
-        return cls(records, data_bytes, 4 * data_bytes // 3 + LINE_OVERHEAD_BYTES * records)
-
-    def allow(self, sizes: Limits) -> bool:
-        return all(size <= limit for size, limit in zip(sizes, self, strict=True))
-
-
 class Payload:
-    """`complete_ms`: no record behind these arrived before it; None: not known."""
+    """Records in one of their forms. What is known of them beside is a matter of `Batch`."""
 
-    __slots__ = ("_known_bytes", "complete_ms", "records", "size_bytes")
+    __slots__ = ("_known_bytes", "records", "size_bytes")
 
-    def __init__(self, records: Sequence[AnyRecord], size_bytes: int, complete_ms: int | None = None) -> None:
+    def __init__(self, records: Sequence[AnyRecord], size_bytes: int) -> None:
         self.records = records
         self.size_bytes = size_bytes
-        self.complete_ms = complete_ms
         self._known_bytes: int | None = None
 
     @classmethod
@@ -330,24 +316,22 @@ class Payload:
             return sum(map(data_bytes_of, self.records))
         return (sum(map(len, texts)) - 2 * len(texts)) * 3 // 4 - padding
 
-    def completed(self, complete_ms: int | None) -> Payload:
-        return self if complete_ms is None else Payload(self.records, self.size_bytes, complete_ms)
-
     def after(self, position: ExtendedSequenceNumber) -> Payload:
         if not self or position < self.first:
             return self
         rest = [each for each in self.records if position < each.position]
-        return self._with(rest, self.complete_ms)
+        return self.some(rest)
 
     def arrived_before(self, time_ms: int) -> Payload:
         """Up to the first record that arrived then or later, whatever follows it."""
         for place, record in enumerate(self.records):
             if (record.approximate_arrival_timestamp or 0) >= time_ms:
-                return self._with(self.records[:place])
+                return self.some(self.records[:place])
         return self
 
-    def _with(self, records: Sequence[AnyRecord], complete_ms: int | None = None) -> Payload:
-        return Payload(records, self.size_bytes, complete_ms)
+    def some(self, records: Sequence[AnyRecord]) -> Payload:
+        """Of its own."""
+        return Payload(records, self.size_bytes)
 
     @property
     def runs(self) -> Sequence[Sequence[AnyRecord]]:
@@ -357,46 +341,15 @@ class Payload:
     @staticmethod
     def joined(parts: Sequence[Payload]) -> Payload:
         runs = (run for part in parts for run in part.runs)
-        return _Expanded(runs, sum(part.size_bytes for part in parts), parts[-1].complete_ms)
-
-    @property
-    def sizes(self) -> Limits:
-        """That of its line is approximate."""
-        return Limits.of(len(self), self.data_bytes)
-
-    def cut(self, limits: Limits) -> tuple[Payload, Payload]:
-        """As many of the first records as the limits allow, and the others; one of both may be empty."""
-        records, data_bytes, count = self.records, 0, 0
-        for record in islice(records, limits.records):
-            data_bytes += data_bytes_of(record)
-            if not limits.allow(Limits.of(count + 1, data_bytes)):
-                break
-            count += 1
-        return self._with(records[:count]), self._with(records[count:], self.complete_ms)
-
-    def pieces(self, limits: Limits) -> Iterator[Payload]:
-        """All of it, in parts within the limits; one record may exceed them."""
-        if limits.allow(self.sizes):
-            yield self
-            return
-        part: list[AnyRecord] = []
-        data_bytes = 0
-        for record in self.records:
-            size_bytes = data_bytes_of(record)
-            if part and not limits.allow(Limits.of(len(part) + 1, data_bytes + size_bytes)):
-                yield self._with(part)
-                part, data_bytes = [], 0
-            part.append(record)
-            data_bytes += size_bytes
-        yield self._with(part, self.complete_ms)
+        return _Expanded(runs, sum(part.size_bytes for part in parts))
 
     @staticmethod
-    def only(records: Sequence[AnyRecord], complete_ms: int | None = None) -> Payload:
+    def only(records: Sequence[AnyRecord]) -> Payload:
         """Records that do not keep in memory what they came in."""
         for record in records:
             detach(record)
         texts = sum(4 * data_bytes_of(record) // 3 + len(record.partition_key) for record in records)
-        return _Expanded([records], texts + LINE_OVERHEAD_BYTES * len(records), complete_ms)
+        return _Expanded([records], texts + LINE_OVERHEAD_BYTES * len(records))
 
     def expanded(
         self, split: Split, max_bytes: int = LINE_BYTES, slice_bytes: int = SLICE_BYTES
@@ -406,22 +359,28 @@ class Payload:
         A part is at most `max_bytes`, and comes from at most `slice_bytes` of base64 data; one piece or record
         may exceed both. An empty part means that the next one takes long.
         """
+        return (part for part, _ in self.opened(split, max_bytes, slice_bytes))
+
+    def opened(
+        self, split: Split, max_bytes: int = LINE_BYTES, slice_bytes: int = SLICE_BYTES
+    ) -> Iterator[tuple[Payload, bool]]:
+        """As `expanded`, and whether it is the last part."""
         if not self._looks_aggregated():
-            yield self
+            yield self, True
             return
         part: list[Sequence[AnyRecord]] = []
         part_bytes = taken_bytes = 0
         for record in self.records:
             if taken_bytes and taken_bytes + len(record.data) > slice_bytes:
-                yield _Expanded(part, part_bytes)
+                yield _Expanded(part, part_bytes), False
                 part, part_bytes, taken_bytes = [], 0, 0
             taken_bytes += len(record.data)
             for piece, piece_bytes in split(record) if _looks_aggregated(record) else _alone(record):
                 if part and part_bytes + piece_bytes > max_bytes:
-                    yield _Expanded(part, part_bytes)
+                    yield _Expanded(part, part_bytes), False
                     part, part_bytes = [], 0
                 if not piece:
-                    yield EMPTY
+                    yield EMPTY, False
                 if isinstance(piece, UserRecords):
                     part.append(piece)
                 elif part and isinstance(part[-1], list):
@@ -429,26 +388,23 @@ class Payload:
                 else:
                     part.append(list(piece))
                 part_bytes += piece_bytes
-        yield _Expanded(part, part_bytes, self.complete_ms)
+        yield _Expanded(part, part_bytes), True
 
-    def line(self, millis_behind_latest: int | None) -> bytes:
+    def line(self, millis_behind_latest: int | None, complete_ms: int | None = None) -> bytes:
         """The `processRecords` line, in ASCII, with LF."""
-        known = millis_behind_latest, self.complete_ms
-        line = _encoded(self.records, *known)
+        line = _encoded(self.records, millis_behind_latest, complete_ms)
         if line.isascii():
             return line
-        return _encoded([_in_ascii(record) for record in self.records], *known)
+        return _encoded(list(map(_in_ascii, self.records)), millis_behind_latest, complete_ms)
 
-    def frame(self, millis_behind_latest: int | None) -> bytes:
+    def frame(self, millis_behind_latest: int | None, complete_ms: int | None = None) -> bytes:
         """For a child that takes frames. A line if there are no records, or one that fits in no frame."""
-        if not self:
-            return self.line(millis_behind_latest)
-        from kcl_protocol.frames import encode_frame
-
-        try:
-            return encode_frame(self._columns(), millis_behind_latest, self.complete_ms)
-        except (ValueError, OverflowError, DecodeError):
-            return self.line(millis_behind_latest)
+        if self:
+            try:
+                return encode_frame(self._columns(), millis_behind_latest, complete_ms)
+            except (ValueError, OverflowError, DecodeError):
+                pass
+        return self.line(millis_behind_latest, complete_ms)
 
     def _columns(self) -> Columns:
         """ValueError or DecodeError: data is not base64, or a key is no valid text."""
@@ -482,14 +438,11 @@ class _Expanded(Payload):
 
     __slots__ = ("_records", "_runs")
 
-    def __init__(
-        self, runs: Iterable[Sequence[AnyRecord]], size_bytes: int, complete_ms: int | None = None
-    ) -> None:
+    def __init__(self, runs: Iterable[Sequence[AnyRecord]], size_bytes: int) -> None:
         self._runs = [run for run in runs if run]
         self._records: Sequence[AnyRecord] | None = None
         self._known_bytes = None
         self.size_bytes = size_bytes
-        self.complete_ms = complete_ms
 
     @property
     def records(self) -> Sequence[AnyRecord]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride] - made once
@@ -507,11 +460,8 @@ class _Expanded(Payload):
     def _record(self, index: Literal[0, -1]) -> AnyRecord:
         return self._runs[index][index]
 
-    def completed(self, complete_ms: int | None) -> Payload:
-        return self if complete_ms is None else _Expanded(self._runs, self.size_bytes, complete_ms)
-
-    def _with(self, records: Sequence[AnyRecord], complete_ms: int | None = None) -> Payload:
-        return _Expanded([records], self.size_bytes, complete_ms)
+    def some(self, records: Sequence[AnyRecord]) -> Payload:
+        return _Expanded([records], self.size_bytes)
 
     def _columns(self) -> Columns:
         from kcl_protocol.frames import Columns

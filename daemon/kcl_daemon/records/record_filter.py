@@ -221,7 +221,7 @@ class RecordFilter:
         work = Work()
         for run in payload.runs:
             yield from self._keep(run, kept, work)
-        yield payload.only(kept, payload.complete_ms)
+        yield payload.only(kept)
 
     def _keep(
         self, records: Sequence[AnyRecord], kept: list[AnyRecord], work: Work

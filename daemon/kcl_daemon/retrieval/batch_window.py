@@ -12,26 +12,23 @@ from kcl_daemon.config.retrieval import DeliverySettings
 from kcl_daemon.ports import Clock
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import LeaseProgress
-from kcl_daemon.records.batch_text import ReadFacts
-from kcl_daemon.records.payload import LINE_BYTES, Limits, Payload
+from kcl_daemon.records.batch import Batch, Limits
+from kcl_daemon.records.payload import LINE_BYTES
 from kcl_daemon.retrieval.byte_budget import Reservation
-from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ReadItem, ShardReader, oldest_s
+from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ReadItem, ShardReader
 
 
 @dataclass(frozen=True, slots=True)
 class _Gathered:
-    """Records that no batch was made of yet.
+    """Of a batch that is not made yet.
 
     Args:
-        since_s: when they were gathered, monotonic.
-        sizes: of the payload.
-        held_bytes: memory that is given back with it: of all that was read at once, its last part has them.
+        since_s: when it was gathered, monotonic.
+        held_bytes: memory of all that was read at once, which is given back with its last part.
     """
 
-    payload: Payload
+    batch: Batch
     since_s: float
-    facts: ReadFacts
-    sizes: Limits
     held_bytes: int = 0
 
 
@@ -68,14 +65,14 @@ class BatchWindow:
 
     @property
     def oldest_s(self) -> float | None:
-        arrived = (oldest_s(each.payload, each.facts) for each in self._gathered)
+        arrived = (each.batch.arrived_s for each in self._gathered)
         return min((each for each in arrived if each is not None), default=self._reader.oldest_s)
 
     @property
     def waiting(self) -> tuple[int, int]:
         records, data_bytes = self._reader.waiting
         for each in self._gathered:
-            records, data_bytes = records + each.sizes.records, data_bytes + each.sizes.data_bytes
+            records, data_bytes = records + len(each.batch), data_bytes + each.batch.payload.data_bytes
         return records, data_bytes
 
     async def run(self) -> None:
@@ -110,7 +107,7 @@ class BatchWindow:
         if not self._gathered:
             self._is_room_wanted = False
             return self._following()
-        sizes = (sum(every) for every in zip(*(each.sizes for each in self._gathered), strict=True))
+        sizes = (sum(every) for every in zip(*(each.batch.sizes for each in self._gathered), strict=True))
         is_full = any(size >= limit for size, limit in zip(sizes, self._limits, strict=True))
         is_over = self._clock.monotonic() >= self._until_s
         if is_full or is_over or self._is_room_wanted or isinstance(self._next, EndOfShard):
@@ -128,19 +125,19 @@ class BatchWindow:
             self._gather(item)
         elif isinstance(item, DeliveryBatch) and self._gathered:
             last = self._gathered[-1]
-            self._gathered[-1] = replace(last, payload=last.payload.completed(item.complete_ms))
+            self._gathered[-1] = replace(last, batch=Batch.joined([last.batch, item.take()]))
             item.release()
         else:
             self._next = item
 
-    def _gather(self, batch: DeliveryBatch) -> None:
-        now_s, facts, payload = self._clock.monotonic(), batch.facts, batch.take_payload()
-        assert facts is not None, "there are records"
-        batch.release()
+    def _gather(self, read: DeliveryBatch) -> None:
+        now_s, batch = self._clock.monotonic(), read.take()
+        read.release()
         self._next = None
-        *others, last = [_Gathered(each, now_s, facts, each.sizes) for each in payload.pieces(self._limits)]
+        *others, last = batch.pieces(self._limits)
+        self._gathered += [_Gathered(each, now_s) for each in others]
         held_bytes = sum(each.sizes.line_bytes for each in (*others, last))
-        self._gathered += [*others, replace(last, held_bytes=held_bytes)]
+        self._gathered.append(_Gathered(last, now_s, held_bytes))
         self._account()
 
     def _deliver_now(self) -> None:
@@ -150,23 +147,22 @@ class BatchWindow:
                 self._waiting.cancel()
 
     def _joined(self) -> DeliveryBatch:
-        facts, parts, left = list[ReadFacts](), list[Payload](), self._limits
+        parts, left = list[Batch](), self._limits
         while self._gathered and left.records > 0:
             gathered = self._gathered.popleft()
-            facts.append(gathered.facts)
-            if not parts or left.allow(gathered.sizes):
-                parts.append(gathered.payload)
-                left = Limits(*(limit - size for limit, size in zip(left, gathered.sizes, strict=True)))
+            sizes = gathered.batch.sizes
+            if not parts or left.allow(sizes):
+                parts.append(gathered.batch)
+                left = Limits(*(limit - size for limit, size in zip(left, sizes, strict=True)))
                 continue
-            head, tail = gathered.payload.cut(left)
+            head, tail = gathered.batch.cut(left)
             parts.append(head)
-            self._gathered.appendleft(replace(gathered, payload=tail, sizes=tail.sizes))
+            self._gathered.appendleft(replace(gathered, batch=tail))
             break
-        known = ReadFacts.joined(facts)
-        payload = Payload.joined(parts)
-        self._given_bytes = payload.sizes.line_bytes
+        batch = Batch.joined(parts)
+        self._given_bytes = batch.sizes.line_bytes
         self._account()
-        return DeliveryBatch(payload, known.behind_ms, self._given_back, facts=known)
+        return DeliveryBatch(batch, self._given_back)
 
     def _given_back(self) -> None:
         self._given_bytes = 0

@@ -40,8 +40,7 @@ from kcl_daemon.ports import (
     StreamRef,
     Subscription,
 )
-from kcl_daemon.records.batch_text import ReadFacts
-from kcl_daemon.records.payload import EMPTY, Payload
+from kcl_daemon.records.batch import Batch, nothing
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.source import (
     INCONSISTENT_END,
@@ -303,7 +302,7 @@ class FanOutReader(BufferedReader):
                 refused = True
                 continue
             if complete_ms is not None and self._is_free():
-                self._item = DeliveryBatch(EMPTY.completed(complete_ms), 0)
+                self._item = DeliveryBatch(nothing(0, complete_ms))
                 self._filled.set()
 
     def _is_free(self) -> bool:
@@ -390,38 +389,34 @@ class FanOutReader(BufferedReader):
     async def _accept(self, pushed: PushedRecords, asked_ms: int) -> bool:
         self._remember(pushed)
         at_the_end = pushed.continuation is None
-        whole, at_bound = self._source.bounded(
-            pushed.payload, pushed.millis_behind_latest, asked_ms, at_end=at_the_end
-        )
-        gave = False
         facts = facts_of(pushed.payload, pushed.millis_behind_latest, self._clock, self._last_fetch)
+        whole, at_bound = self._source.bounded(Batch(pushed.payload, facts), asked_ms, at_end=at_the_end)
+        gave = False
         for number, part in enumerate(self._source.undelivered(whole)):
             await self._source.settle()
             if number:
                 await checkpoint()  # a million user records would delay lease renewals
-            payload = await self._chosen(part, facts)
+            batch = await self._chosen(part)
             if not gave:
-                self._record_fetch(pushed, empty=not payload and not at_the_end)
-            decoder = self._source.decoder(payload)
+                self._record_fetch(pushed, empty=not batch and not at_the_end)
+            decoder = self._source.decoder(batch)
             if decoder is None:
-                if payload:
+                if batch:
                     gave = True
-                    await self._deliver(payload, facts)
+                    await self._deliver(batch)
                 continue
             while (decoded := await decoder.next()) is not None:
                 gave = True
-                await self._deliver(decoded, facts)
+                await self._deliver(decoded)
         self._handing_out_s = None
         if not gave:
             self._record_fetch(pushed, empty=not at_the_end)
             if self._reports_empty:
-                await self._put(DeliveryBatch(EMPTY, pushed.millis_behind_latest))
+                await self._put(DeliveryBatch(whole.end))
         return at_bound
 
-    async def _deliver(self, payload: Payload, facts: ReadFacts | None) -> None:
-        assert facts is not None, "there are records"
-        reservation = await self._reserve(payload.size_bytes)
-        await self._put(self._source.batch(payload, facts.behind_ms, reservation, facts))
+    async def _deliver(self, batch: Batch) -> None:
+        await self._put(self._batch(batch, await self._reserve(batch.payload.size_bytes)))
 
     def _record_fetch(self, pushed: PushedRecords, *, empty: bool) -> None:
         self._last_fetch.answer(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from anyio.lowlevel import checkpoint
 
 from kcl_daemon.ports import FetchedRecords, PushedRecords
-from kcl_daemon.records.payload import Payload
+from kcl_daemon.records.batch import Batch
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.retrieval.fan_out import FanOutReader
 from kcl_daemon.retrieval.polling import PollingReader, PollResult
@@ -60,47 +60,47 @@ class FilteredSource(ShardSource):
     looked: _Looked
     _filter: RecordFilter
 
-    def undelivered(self, payload: Payload) -> Iterator[Payload]:
-        for part in super().undelivered(payload):
+    def undelivered(self, batch: Batch) -> Iterator[Batch]:
+        for part in super().undelivered(batch):
             if part:
-                self.looked.at = part.last
+                self.looked.at = part.payload.last
             yield part
 
-    async def chosen(self, part: Payload) -> Payload:
+    async def chosen(self, part: Batch) -> Batch:
         return part if self.schemas is not None or not part else await self.kept(part)
 
-    def decoder(self, payload: Payload) -> Decoder | None:
-        return None if self.schemas is None else _FilteredParts(self, payload, super().decoder(payload))
+    def decoder(self, batch: Batch) -> Decoder | None:
+        return None if self.schemas is None else _FilteredParts(self, batch, super().decoder(batch))
 
-    async def kept(self, payload: Payload) -> Payload:
-        steps = self._filter.kept_in_steps(payload)
+    async def kept(self, batch: Batch) -> Batch:
+        steps = self._filter.kept_in_steps(batch.payload)
         while (kept := next(steps)) is None:
             await checkpoint()
         self.looked.kept |= bool(kept)
-        if self.skipped is not None and len(kept) < len(payload):
-            self.skipped.filtered(len(payload) - len(kept))
-        return kept
+        if self.skipped is not None and len(kept) < len(batch):
+            self.skipped.filtered(len(batch) - len(kept))
+        return batch.holding(kept)
 
 
 @dataclass(slots=True)
 class _FilteredParts:
-    """`decoder` None: nothing in `payload` needs decoding."""
+    """`decoder` None: nothing in `batch` needs decoding."""
 
     source: FilteredSource
-    payload: Payload | None
+    batch: Batch | None
     decoder: Decoder | None
 
-    async def next(self) -> Payload | None:
+    async def next(self) -> Batch | None:
         while (part := await self._next()) is not None:
             kept = await self.source.kept(part)
             if kept:
                 return kept
         return None
 
-    async def _next(self) -> Payload | None:
+    async def _next(self) -> Batch | None:
         if self.decoder is not None:
             return await self.decoder.next()
-        whole, self.payload = self.payload, None
+        whole, self.batch = self.batch, None
         return whole
 
 

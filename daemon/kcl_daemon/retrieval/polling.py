@@ -28,8 +28,9 @@ from kcl_daemon.errors import (
     Unavailable,
 )
 from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom
-from kcl_daemon.records.batch_text import ReadFacts
-from kcl_daemon.records.payload import EMPTY, Payload
+from kcl_daemon.records.batch import Batch
+from kcl_daemon.records.payload import Payload
+from kcl_daemon.retrieval.auto_pace import AutoPace
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.source import (
     INCONSISTENT_END,
@@ -345,51 +346,50 @@ class PollingReader(BufferedReader):
 
     async def _accept(self, fetched: FetchedRecords, asked_ms: int) -> PollResult | None:
         """None: nothing follows."""
-        is_empty = fetched.next_iterator is not None
-        behind_ms = fetched.millis_behind_latest
+        at_end, behind_ms = fetched.next_iterator is None, fetched.millis_behind_latest
+        is_empty = not at_end
         if fetched.payload or behind_ms:
             self._quiet_ms.clear()
         else:
             self._quiet_ms.append(asked_ms)
         tip_ms, complete_ms = self._source.tip_ms(asked_ms, self._quiet_ms), None
-        if fetched.next_iterator is not None:  # else its children have records since then
+        if not at_end:  # else its children have records since then
             last_ms = fetched.payload.last_arrival_ms if fetched.payload else None
             complete_ms = self._source.complete_ms(tip_ms, behind_ms, last_ms)
-        whole, at_bound = self._source.bounded(
-            fetched.payload.completed(complete_ms), behind_ms, tip_ms, at_end=fetched.next_iterator is None
-        )
         facts = facts_of(fetched.payload, behind_ms, self._clock, self._last_fetch)
+        answer = Batch(fetched.payload, facts, complete_ms)
+        whole, at_bound = self._source.bounded(answer, tip_ms, at_end=at_end)
+        size_bytes = whole.payload.size_bytes
         for number, part in enumerate(self._source.undelivered(whole)):
             await self._source.settle()
             if number:
                 await checkpoint()  # a million user records would delay lease renewals
-            payload = await self._chosen(part, facts)
-            decoder = self._source.decoder(payload)
+            batch = await self._chosen(part)
+            decoder = self._source.decoder(batch)
             if decoder is not None:
-                is_empty = not await self._put_decoded(decoder, facts, whole.size_bytes) and is_empty
-            elif payload:
+                is_empty = not await self._put_decoded(decoder, size_bytes) and is_empty
+            elif batch:
                 if number:
-                    await self._room_for(payload, whole.size_bytes)
+                    await self._room_for(batch, size_bytes)
                 is_empty = False
-                self._put(self._batch(payload, behind_ms, facts))
+                self._put_batch(batch)
         self._handing_out_s = None
         self._last_fetch.answer(behind_ms=behind_ms, empty=is_empty, now_s=self._iterator_at_s)
         # Empty answers must not replace full ones.
         if self._reports_empty and (
             not self._buffer or (not is_empty and self._told_ms != whole.complete_ms)
         ):
-            self._put(self._batch(EMPTY.completed(whole.complete_ms), behind_ms, None))
+            self._put_batch(whole.end)
         self._release_reservation()
-        self._expected_bytes = max(whole.size_bytes, _MIN_EXPECTED_BYTES)
-        if at_bound or fetched.next_iterator is None:
+        self._expected_bytes = max(size_bytes, _MIN_EXPECTED_BYTES)
+        if at_bound or at_end:
             self._put(ReachedBound(()) if at_bound else self._source.end(fetched.child_shards))
             return None
         # DynamoDB limits reads, not bytes.
-        return PollResult(
-            len(whole), 0 if self._source.stream.is_of_dynamodb else whole.data_bytes, behind_ms
-        )
+        data_bytes = 0 if self._source.stream.is_of_dynamodb else whole.payload.data_bytes
+        return PollResult(len(whole), data_bytes, behind_ms)
 
-    async def _room_for(self, part: Payload, whole_bytes: int) -> None:
+    async def _room_for(self, part: Batch, whole_bytes: int) -> None:
         """Deaggregation can multiply the size: go no faster than the child takes the parts.
 
         A part no larger than its answer does not wait for other shards: they may all hold answers and wait too.
@@ -398,25 +398,23 @@ class PollingReader(BufferedReader):
             self._reservation.resize(whole_bytes)
         while not self._has_room():
             await self._wait_for_taker()
-        if part.size_bytes > whole_bytes:
+        if part.payload.size_bytes > whole_bytes:
             # The batch reserves these bytes again, with no await in between.
-            (await self._reserve(part.size_bytes, self._reservation)).release()
+            (await self._reserve(part.payload.size_bytes, self._reservation)).release()
 
-    async def _put_decoded(self, decoder: Decoder, facts: ReadFacts | None, whole_bytes: int) -> bool:
+    async def _put_decoded(self, decoder: Decoder, whole_bytes: int) -> bool:
         gave = False
         if self._reservation is not None:
             self._reservation.resize(whole_bytes)
-        while (payload := await decoder.next()) is not None:
+        while (part := await decoder.next()) is not None:
             while not self._has_room():
                 await self._wait_for_taker()
-            assert facts is not None, "there are records"
-            self._put(self._batch(payload, facts.behind_ms, facts))
+            self._put_batch(part)
             gave = True
         return gave
 
-    def _batch(self, payload: Payload, behind_ms: int | None, facts: ReadFacts | None) -> DeliveryBatch:
-        reservation = self._budget.take(0, invariants=self._invariants)
-        return self._source.batch(payload, behind_ms, reservation, facts)
+    def _put_batch(self, batch: Batch) -> None:
+        self._put(self._batch(batch, self._budget.take(0, invariants=self._invariants)))
 
     def _remember(self, fetched: FetchedRecords) -> None:
         self._require_whole(fetched.payload)

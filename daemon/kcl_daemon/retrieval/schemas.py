@@ -20,6 +20,7 @@ from kcl_daemon.errors import AccessDenied, AwsError, SchemaNotFound
 from kcl_daemon.ports import Schemas
 from kcl_daemon.progress.progress import LastFetch
 from kcl_daemon.records import schema_header
+from kcl_daemon.records.batch import Batch
 from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, AnyRecord, Payload, SchemaRecord, SchemaTexts
 from kcl_daemon.records.schema_header import Header, UnreadablePayload
 from kcl_protocol.messages import RecordSchema
@@ -136,11 +137,9 @@ class ShardSchemaDecoder:
         self._last_fetch = last_fetch
         self._passed_over = 0
 
-    def decoder(self, payload: Payload) -> PayloadDecoder | None:
+    def decoder(self, batch: Batch) -> BatchDecoder | None:
         """None if nothing needs decoding."""
-        if not schema_header.may_have_header(payload.records):
-            return None
-        return PayloadDecoder(self, payload)
+        return BatchDecoder(self, batch) if schema_header.may_have_header(batch.records) else None
 
     async def must_retry(self, failure: DecodeFailure, error: AwsError | UnreadablePayload) -> bool:
         """Wait before each attempt, forever if need be. False: deliver the record as received."""
@@ -196,29 +195,28 @@ class ShardSchemaDecoder:
 
 
 class Decoder(Protocol):
-    async def next(self) -> Payload | None:
-        """As of `PayloadDecoder`."""
+    async def next(self) -> Batch | None:
+        """As of `BatchDecoder`."""
         ...
 
 
-class PayloadDecoder:
-    def __init__(self, schemas: ShardSchemaDecoder, payload: Payload) -> None:
+class BatchDecoder:
+    def __init__(self, schemas: ShardSchemaDecoder, batch: Batch) -> None:
         self._schemas = schemas
-        self._records = payload.records
-        self._complete_ms = payload.complete_ms
+        self._batch = batch
+        self._records = batch.records
         self._at = 0
         self._known: dict[bytes, _KnownSchema] = {}
 
-    async def next(self) -> Payload | None:
+    async def next(self) -> Batch | None:
         """The next part in order; None at the end. Waits while the registry fails.
 
-        Records before one that cannot be decoded are returned first. If cancelled, the rest of the payload
+        Records before one that cannot be decoded are returned first. If cancelled, the rest of the batch
         is lost.
         """
         if self._at:
             await checkpoint()
-        part: list[AnyRecord] = []
-        part_bytes = 0
+        begin, part, part_bytes = self._at, list[AnyRecord](), 0
         while self._at < len(self._records) and part_bytes < PART_BYTES:
             opened = await self._opened(self._records[self._at], may_wait=not part)
             if opened is None:
@@ -226,9 +224,7 @@ class PayloadDecoder:
             self._at += 1
             part.append(opened)
             part_bytes += _size_bytes(opened)
-        if not part:
-            return None
-        return Payload(part, part_bytes, self._complete_ms if self._at == len(self._records) else None)
+        return self._batch.part(begin, self._at).holding(Payload(part, part_bytes)) if part else None
 
     async def _opened(self, record: AnyRecord, *, may_wait: bool) -> AnyRecord | None:
         """None if the record must wait but `may_wait` is False."""

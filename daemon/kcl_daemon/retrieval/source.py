@@ -18,8 +18,9 @@ from kcl_daemon.ports import Clock, IteratorKind, Log, Meters, ReadFrom, StreamR
 from kcl_daemon.progress.flow import ShardFlow
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import LastFetch
-from kcl_daemon.records.batch_text import LINES, BatchEncoder, EncodedBatch, ReadFacts
-from kcl_daemon.records.payload import AnyRecord, Payload, Split
+from kcl_daemon.records.batch import Batch, ReadFacts
+from kcl_daemon.records.batch_text import LINES, BatchEncoder, EncodedBatch
+from kcl_daemon.records.payload import Payload, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.distribution import Strays
 from kcl_daemon.shards.lineage import ChildShard
@@ -249,18 +250,16 @@ class ShardSource:
         tip_ms = tip_ms if last_ms is None else min(tip_ms, last_ms)
         return tip_ms - (_WHOLE_S_MS if self.stream.is_of_dynamodb else 0) - _UNREADABLE_MS
 
-    def bounded(
-        self, payload: Payload, behind_ms: int | None, tip_ms: int | None, *, at_end: bool
-    ) -> tuple[Payload, bool]:
+    def bounded(self, batch: Batch, tip_ms: int | None, *, at_end: bool) -> tuple[Batch, bool]:
         """The records before `until_ms`, and whether the run ends here: as `complete_ms` after records, not yet."""
         if self.until_ms is None:
-            return payload, False
-        before = payload.arrived_before(self.until_ms)
-        if len(before) < len(payload):
+            return batch, False
+        before = batch.before(self.until_ms)
+        if before is not batch:
             return before, True
-        if at_end or payload or tip_ms is None:
-            return payload, False
-        return payload, self.is_beyond(behind_ms, tip_ms)
+        if at_end or batch or tip_ms is None:
+            return batch, False
+        return batch, self.is_beyond(batch.behind_ms, tip_ms)
 
     def is_beyond(self, behind_ms: int | None, asked_ms: int) -> bool:
         """Whether an answer that was asked for then has told of everything before `until_ms`."""
@@ -296,7 +295,7 @@ class ShardSource:
         if self.strays is not None:
             await self.strays.settle()
 
-    def undelivered(self, payload: Payload) -> Iterator[Payload]:
+    def undelivered(self, batch: Batch) -> Iterator[Batch]:
         """The records after the checkpoint in parts, with aggregates taken apart.
 
         An empty part may come before one that takes long.
@@ -304,37 +303,29 @@ class ShardSource:
         if self.strays is not None:
             self.strays.received()
         if self.split is None:
-            yield self._after_checkpoint(payload)
+            yield self._after_checkpoint(batch)
             return
-        for part in payload.expanded(self.split):
+        for part in batch.opened(self.split):
             yield self._after_checkpoint(part)
 
-    def _after_checkpoint(self, payload: Payload) -> Payload:
+    def _after_checkpoint(self, batch: Batch) -> Batch:
         checkpoint = self.checkpoint
         if checkpoint.is_sentinel:
-            return payload
+            return batch
         if self.split is None and checkpoint.sub_sequence_number:
             # The rest of the aggregate, which the checkpoint does not cover, is delivered whole.
             checkpoint = ExtendedSequenceNumber(str(int(checkpoint.sequence_number) - 1))
-        rest = payload.after(checkpoint)
-        if self.skipped is not None and len(rest) < len(payload):
-            self.skipped.before_checkpoint(len(payload) - len(rest))
+        rest = batch.after(checkpoint)
+        if self.skipped is not None and len(rest) < len(batch):
+            self.skipped.before_checkpoint(len(batch) - len(rest))
         return rest
 
-    def batch(
-        self, payload: Payload, behind_ms: int | None, reservation: Reservation, facts: ReadFacts | None
-    ) -> DeliveryBatch:
-        encoded = self.encoder.ahead(payload, behind_ms)
-        batch = DeliveryBatch(payload, behind_ms, reservation.release, facts=facts, encoded=encoded)
-        reservation.resize(batch.size_bytes)
-        return batch
-
-    async def chosen(self, part: Payload) -> Payload:
+    async def chosen(self, part: Batch) -> Batch:
         return part
 
-    def decoder(self, payload: Payload) -> Decoder | None:
+    def decoder(self, batch: Batch) -> Decoder | None:
         """None if nothing needs decoding."""
-        return None if self.schemas is None else self.schemas.decoder(payload)
+        return None if self.schemas is None else self.schemas.decoder(batch)
 
 
 INCONSISTENT_END: Final = "the answer has neither a way on nor child shards, or both"
@@ -342,52 +333,44 @@ INCONSISTENT_END: Final = "the answer has neither a way on nor child shards, or 
 
 
 class DeliveryBatch:
-    """Records for the child, `encoded` or not yet; none at or before the checkpoint; may be empty.
+    """A batch on its way to the child, `encoded` or not yet; no record is at or before the checkpoint; it may be empty.
 
-    It is taken once, so it uses no memory while the child works. `arrived_s` is the monotonic arrival of the first
-    record, the last one came `span_s` later. `on_release` is called once.
+    It is taken once, so it uses no memory while the child works; what is told of it stays. `arrived_s` is the monotonic
+    arrival of the first record, the last one came `span_s` later. `on_release` is called once.
     """
 
     def __init__(
         self,
-        payload: Payload,
-        millis_behind_latest: int | None,
+        batch: Batch,
         on_release: Callable[[], None] | None = None,
         *,
-        facts: ReadFacts | None = None,
         encoded: EncodedBatch | None = None,
     ) -> None:
-        self.behind_ms = millis_behind_latest
-        self.complete_ms = payload.complete_ms
-        self.facts = facts
-        self.arrived_s = oldest_s(payload, facts)
+        payload = batch.payload
+        self.complete_ms = batch.complete_ms
+        self.arrived_s = batch.arrived_s
         self.count = len(payload)
         self.last: ExtendedSequenceNumber | None = payload.last if payload else None
         self.first = payload.first if self.count > 1 else self.last
         self.data_bytes = payload.data_bytes
         self.span_s = payload.span_ms / 1000
         self._on_release = on_release
-        self._contents: Payload | EncodedBatch | None = payload if encoded is None else encoded
+        self._contents: Batch | EncodedBatch | None = encoded or batch
         self.size_bytes = payload.size_bytes if encoded is None else len(encoded.data)
 
     def take_encoded(self, encoder: BatchEncoder, *, keep: bool = False) -> EncodedBatch:
         """AssertionError the second time, unless it was told to `keep` it."""
         contents = self._contents
         assert contents is not None, "a batch is written once"
-        encoded = encoder.encode(contents, self.behind_ms) if isinstance(contents, Payload) else contents
+        encoded = encoder.encode(contents) if isinstance(contents, Batch) else contents
         self._contents = encoded if keep else None
         return encoded
 
-    def take_payload(self) -> Payload:
+    def take(self) -> Batch:
+        """AssertionError the second time."""
         contents, self._contents = self._contents, None
         assert contents is not None, "it is taken once"
-        if isinstance(contents, Payload):
-            return contents
-        return contents.framing.decode(contents.data).completed(self.complete_ms)
-
-    def part(self, records: Sequence[AnyRecord], *, is_last: bool) -> DeliveryBatch:
-        payload = Payload(records, self.size_bytes, self.complete_ms if is_last else None)
-        return DeliveryBatch(payload, self.behind_ms, facts=self.facts)
+        return contents if isinstance(contents, Batch) else contents.decoded()
 
     def release(self) -> None:
         """Call it when the batch is no longer needed. A second call does nothing."""
@@ -397,26 +380,19 @@ class DeliveryBatch:
             on_release()
 
 
-def facts_of(
-    payload: Payload, behind_ms: int | None, clock: Clock, last_fetch: LastFetch
-) -> ReadFacts | None:
-    """Of a whole answer; no record arrived later than now. None: no record.
+def facts_of(payload: Payload, behind_ms: int | None, clock: Clock, last_fetch: LastFetch) -> ReadFacts:
+    """Of a whole answer; no record arrived later than now.
 
     `behind_ms` is about its end: if that makes the first record older than its date does, our wall clock is slow and
     `behind_ms` counts. `last_fetch` is told if the record comes from the future.
     """
     if not payload:
-        return None
+        return ReadFacts(clock.monotonic(), None, behind_ms)
     dated_ms = payload.first_arrival_ms
     age_ms = 0 if dated_ms is None else clock.wall_ms() - dated_ms
     last_fetch.ahead_s = -age_ms / 1000 if age_ms < 0 else 0.0
     oldest_ms = max(age_ms, (behind_ms or 0) + payload.span_ms)
     return ReadFacts(clock.monotonic() - oldest_ms / 1000, dated_ms, behind_ms)
-
-
-def oldest_s(payload: Payload, facts: ReadFacts | None) -> float | None:
-    """Monotonic arrival of the first record; None: there is none, or nothing is known."""
-    return facts.arrival_s(payload.first_arrival_ms) if payload and facts is not None else None
 
 
 def waiting_in(items: Iterable[ReadItem | None]) -> tuple[int, int]:
@@ -538,11 +514,16 @@ class BufferedReader:
         self._flow.memory_s += self._waited_s(began_s)
         return reservation
 
-    async def _chosen(self, part: Payload, facts: ReadFacts | None) -> Payload:
-        self._handing_out_s = oldest_s(part, facts)
+    def _batch(self, batch: Batch, reservation: Reservation) -> DeliveryBatch:
+        found = DeliveryBatch(batch, reservation.release, encoded=self._source.encoder.ahead(batch))
+        reservation.resize(found.size_bytes)
+        return found
+
+    async def _chosen(self, part: Batch) -> Batch:
+        self._handing_out_s = part.arrived_s
         chosen = await self._source.chosen(part)
         if chosen is not part:
-            self._handing_out_s = oldest_s(chosen, facts)
+            self._handing_out_s = chosen.arrived_s
         return chosen
 
     def _count(self, item: ReadItem) -> None:

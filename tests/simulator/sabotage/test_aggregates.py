@@ -12,11 +12,12 @@ from kcl_daemon.config.children import ConcurrencySettings, FailureSettings, Lan
 from kcl_daemon.config.retrieval import DeliverySettings
 from kcl_daemon.leases.row import RowUpdate, WriteResult
 from kcl_daemon.records import kpl
+from kcl_daemon.records.batch import Batch, Limits
 from kcl_daemon.records.batch_text import BatchText
 from kcl_daemon.records.forms import ShardOrder
 from kcl_daemon.records.kpl import Deaggregator, Message
 from kcl_daemon.records.lane_window import LaneWindow, Position
-from kcl_daemon.records.payload import AnyRecord, Limits, Payload, UserRecords
+from kcl_daemon.records.payload import AnyRecord, Payload, UserRecords
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.retrieval.distribution import Distribution
 from kcl_daemon.retrieval.source import ShardSource
@@ -103,11 +104,11 @@ def begins_at_the_next_record(patch: pytest.MonkeyPatch) -> None:
 def begins_with_the_whole_aggregate(patch: pytest.MonkeyPatch) -> None:
     after_checkpoint = ShardSource._after_checkpoint
 
-    def whole(source: ShardSource, payload: Payload) -> Payload:
+    def whole(source: ShardSource, batch: Batch) -> Batch:
         at = source.checkpoint
         if not at.is_sentinel:
             source = replace(source, checkpoint=ExtendedSequenceNumber(str(int(at.sequence_number) - 1)))
-        return after_checkpoint(source, payload)
+        return after_checkpoint(source, batch)
 
     patch.setattr(ShardSource, "_after_checkpoint", whole)
 
@@ -146,23 +147,23 @@ def filters_an_aggregate_by_its_first_record(patch: pytest.MonkeyPatch) -> None:
             if kept is not None:
                 first = {one.sequence_number for one in kept.records if not one.position.sub_sequence_number}
                 records = [one for one in payload.records if one.sequence_number in first]
-                yield Payload.only(records, kept.complete_ms)
+                yield Payload.only(records)
 
     patch.setattr(RecordFilter, "kept_in_steps", by_the_first)
 
 
 def forgets_where_a_batch_was_cut(patch: pytest.MonkeyPatch) -> None:
-    cut = Payload.cut
+    cut = Batch.cut
 
-    def forgetful(payload: Payload, limits: Limits) -> tuple[Payload, Payload]:
-        head, tail = cut(payload, limits)
+    def forgetful(batch: Batch, limits: Limits) -> tuple[Batch, Batch]:
+        head, tail = cut(batch, limits)
         if head and tail:
-            number = head.last.sequence_number
+            number = head.payload.last.sequence_number
             rest = [record for record in tail.records if record.sequence_number != number]
-            tail = tail._with(rest, tail.complete_ms)
+            tail = tail.holding(tail.payload.some(rest))
         return head, tail
 
-    patch.setattr(Payload, "cut", forgetful)
+    patch.setattr(Batch, "cut", forgetful)
 
 
 def rejects_the_first_of_an_aggregate(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kcl_daemon.config.retrieval import DeliverySettings, RetrievalMode, RetrievalSettings
-from kcl_daemon.records.payload import Limits, Payload
+from kcl_daemon.records.batch import Batch, Limits
 from kcl_daemon.retrieval import source
 from kcl_daemon.retrieval.fan_out import FanOutReader
 from tests.simulator.faults.habits import Habits, Nursery
@@ -61,14 +61,14 @@ def test_complete_until_is_true_and_told_often(plan: Plan, monkeypatch: pytest.M
 
 
 def on_the_first_part(patch: pytest.MonkeyPatch) -> None:
-    pieces = Payload.pieces
+    pieces = Batch.pieces
 
-    def first(whole: Payload, limits: Limits) -> Iterator[Payload]:
+    def first(whole: Batch, limits: Limits) -> Iterator[Batch]:
         parts = list(pieces(whole, limits))
-        yield parts[0].completed(whole.complete_ms)
+        yield replace(parts[0], complete_ms=whole.complete_ms)
         yield from parts[1:]
 
-    patch.setattr(Payload, "pieces", first)
+    patch.setattr(Batch, "pieces", first)
 
 
 def without_the_margin(patch: pytest.MonkeyPatch) -> None:

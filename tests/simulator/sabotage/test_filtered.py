@@ -9,6 +9,7 @@ import pytest
 from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
 from kcl_daemon.config.retrieval import DeliverySettings
 from kcl_daemon.consumer.connection import Checkpointer
+from kcl_daemon.records.batch import Batch
 from kcl_daemon.records.lane_window import LaneWindow, Position
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.records.record_filter import RecordFilter
@@ -75,10 +76,10 @@ def over_what_is_not_done(patch: pytest.MonkeyPatch) -> None:
 def too_far(patch: pytest.MonkeyPatch) -> None:
     kept = FilteredSource.kept
 
-    async def told_more(self: FilteredSource, payload: Payload) -> Payload:
-        at = payload.last
+    async def told_more(self: FilteredSource, batch: Batch) -> Batch:
+        at = batch.payload.last
         self.looked.at = Position(str(int(at.sequence_number) + 1))
-        return await kept(self, payload)
+        return await kept(self, batch)
 
     patch.setattr(FilteredSource, "kept", told_more)
 

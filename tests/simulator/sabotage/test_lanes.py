@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pytest
 
@@ -11,9 +11,8 @@ from kcl_daemon.consumer.lanes import ShardLanes
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.progress.progress import LeaseProgress, WaitReason
 from kcl_daemon.records import lane_window
-from kcl_daemon.records.batch_text import ReadFacts
+from kcl_daemon.records.batch import Batch
 from kcl_daemon.records.lane_window import LaneWindow, Position, key_hash
-from kcl_daemon.records.payload import AnyRecord
 from tests.simulator.chance import Chance
 from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
 from tests.simulator.plans.draws import Draw, Sizes
@@ -70,8 +69,9 @@ def before_the_others_end(patch: pytest.MonkeyPatch) -> None:
 def twice(patch: pytest.MonkeyPatch) -> None:
     take = LaneWindow.take
 
-    def take_twice(window: LaneWindow, lane: int, most_bytes: int, most_records: int) -> list[AnyRecord]:
-        return 2 * take(window, lane, most_bytes, most_records)
+    def take_twice(window: LaneWindow, lane: int, most_bytes: int, most_records: int) -> Batch | None:
+        taken = take(window, lane, most_bytes, most_records)
+        return taken and Batch.joined([taken, taken])
 
     patch.setattr(LaneWindow, "take", take_twice)
 
@@ -83,10 +83,8 @@ def not_read_again(patch: pytest.MonkeyPatch) -> None:
 def a_gap(patch: pytest.MonkeyPatch) -> None:
     add = LaneWindow.add
 
-    def without_the_first(
-        window: LaneWindow, records: Iterable[AnyRecord], facts: ReadFacts | None = None
-    ) -> set[int]:
-        return add(window, list(records)[1:], facts)
+    def without_the_first(window: LaneWindow, batch: Batch) -> set[int]:
+        return add(window, batch.part(1, len(batch)))
 
     patch.setattr(LaneWindow, "add", without_the_first)
 

@@ -10,8 +10,7 @@ import pytest
 
 from kcl_daemon.config.children import FailureSettings
 from kcl_daemon.config.retrieval import DeliverySettings
-from kcl_daemon.records.batch_text import ReadFacts
-from kcl_daemon.records.payload import Payload
+from kcl_daemon.records.batch import Batch
 from kcl_daemon.retrieval.batch_window import BatchWindow
 from kcl_daemon.retrieval.source import DeliveryBatch, Passed, ReadItem
 from tests.simulator.faults.habits import Habits, Nursery, When
@@ -45,18 +44,18 @@ def violation() -> str | None:
 
 
 def one_too_few(patch: pytest.MonkeyPatch) -> None:
-    joined = Payload.joined
+    joined = Batch.joined
 
-    def without_the_first(parts: Sequence[Payload]) -> Payload:
+    def without_the_first(parts: Sequence[Batch]) -> Batch:
         whole = joined(parts)
-        return whole.only(whole.records[1:]) if len(whole) > 1 else whole
+        return whole.part(1, len(whole)) if len(whole) > 1 else whole
 
-    patch.setattr(Payload, "joined", without_the_first)
+    patch.setattr(Batch, "joined", without_the_first)
 
 
 def in_another_order(patch: pytest.MonkeyPatch) -> None:
-    joined = Payload.joined
-    patch.setattr(Payload, "joined", lambda parts: joined(parts[::-1]))
+    joined = Batch.joined
+    patch.setattr(Batch, "joined", lambda parts: joined(parts[::-1]))
 
 
 def never_over(patch: pytest.MonkeyPatch) -> None:
@@ -125,12 +124,11 @@ def aged_violation(window_ms: int | None = None) -> str | None:
 def as_old_as_the_first(patch: pytest.MonkeyPatch) -> None:
     init = DeliveryBatch.__init__
 
-    def separated(
-        batch: DeliveryBatch, payload: Payload, *args: Any, facts: ReadFacts | None, **more: Any
-    ) -> None:
-        if payload and facts is not None:
-            facts = facts._replace(dated_ms=payload.first_arrival_ms)
-        init(batch, payload, *args, facts=facts, **more)
+    def separated(delivery: DeliveryBatch, batch: Batch, *args: Any, **more: Any) -> None:
+        if batch:
+            read = batch.read._replace(dated_ms=batch.payload.first_arrival_ms)
+            batch = replace(batch, read=read)
+        init(delivery, batch, *args, **more)
 
     patch.setattr(DeliveryBatch, "__init__", separated)
 

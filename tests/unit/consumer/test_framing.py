@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from kcl_daemon.config.children import FailureSettings
+from kcl_daemon.records.batch import Batch, ReadFacts
 from kcl_daemon.records.batch_text import FRAMINGS, LINES, BatchEncoder, Framing, framing_of
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_daemon.records.payload import Payload
@@ -33,8 +34,8 @@ class Packed(Framing):
     def __init__(self, *, ahead: bool = True) -> None:
         self.ahead = ahead
 
-    def encode(self, payload: Payload, behind_ms: int | None) -> bytes:
-        return PACKED + zlib.compress(LINES.encode(payload, behind_ms))
+    def encode(self, batch: Batch) -> bytes:
+        return PACKED + zlib.compress(LINES.encode(batch))
 
     def decode(self, data: bytes) -> Payload:
         return LINES.decode(zlib.decompress(data.removeprefix(PACKED)))
@@ -92,13 +93,14 @@ def test_it_is_given_lines_where_the_form_is_not_known() -> None:
 
 def test_a_form_says_whether_it_may_be_encoded_ahead_and_before_the_answer_nothing_is() -> None:
     payload, encoder = Payload.of([Record("YQ==", "k", "1")]), BatchEncoder()
-    assert encoder.ahead(payload, 0) is None
+    batch = Batch(payload, ReadFacts(1.0, None, 0))
+    assert encoder.ahead(batch) is None
     encoder.framing = Packed(ahead=False)
-    assert encoder.ahead(payload, 0) is None
+    assert encoder.ahead(batch) is None
     for framing in (Packed(), LINES, FRAMINGS[FRAMES_VERSION]):
         encoder.framing = framing
-        encoded = encoder.ahead(payload, 0)
-        assert encoded == encoder.encode(payload, 0)
+        encoded = encoder.ahead(batch)
+        assert encoded == encoder.encode(batch)
         assert encoded is not None
         assert encoded.framing.decode(encoded.data).decoded() == payload.decoded()
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcl_daemon.records.base64_text import BASE64
+from kcl_daemon.records.batch import Batch, ReadFacts
 from kcl_daemon.records.batch_text import BatchText
 from kcl_daemon.records.changes import changes_of, payload_of, snapshot_record
 from kcl_daemon.records.dead_letter import LetterCause
@@ -301,13 +302,14 @@ def test_an_item_of_a_snapshot(form: ChangeForm) -> None:
 def test_changes_of_an_item_stay_in_one_lane_in_their_order() -> None:
     answers = [_event(number, Keys={"id": {"S": f"item {number % 5}"}}) for number in range(40)]
     window = LaneWindow(3, TRIM_HORIZON)
-    lanes = window.add(_payload(_answer(*answers)).records)
+    lanes = window.add(Batch(_payload(_answer(*answers)), ReadFacts(0.0, None, 0)))
     found: dict[str, list[int]] = {}
     for lane in lanes:
-        payload = Payload.only(window.take(lane, 1 << 30, 1 << 30))
-        for record in payload.decoded():
+        taken = window.take(lane, 1 << 30, 1 << 30)
+        assert taken is not None
+        for record in taken.payload.decoded():
             found.setdefault(f"{lane} {record.partition_key}", []).append(int(record.sequence_number))
-        window.checkpoint(lane, payload.last)
+        window.checkpoint(lane, taken.payload.last)
     assert sorted(found.values()) == [list(range(each, 40, 5)) for each in range(5)]
     assert window.mark == ExtendedSequenceNumber("39")
 

@@ -213,7 +213,7 @@ def test_records_inside_aggregates_are_looked_at_one_by_one() -> None:
     assert any(isinstance(run, UserRecords) for run in payload.runs)
     kept = RecordFilter.of('{"data": {"t": ["new"]}}').kept(payload)
     assert [each.sub_sequence_number for each in kept.records] == [0, 10, 20, 30, 40, 0]
-    assert kept.line(0) == payload._with([payload.records[at] for at in (0, 10, 20, 30, 40, 50)]).line(0)
+    assert kept.line(0) == payload.some([payload.records[at] for at in (0, 10, 20, 30, 40, 50)]).line(0)
     by_key = RecordFilter.of('{"partitionKey": ["k"]}').kept(payload)
     assert len(by_key) == 50
 

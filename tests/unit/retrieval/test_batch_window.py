@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from kcl_daemon.config.retrieval import DeliverySettings
 from kcl_daemon.progress.progress import LeaseProgress
-from kcl_daemon.records.batch_text import BatchEncoder, ReadFacts
-from kcl_daemon.records.payload import EMPTY, LINE_BYTES, Payload
+from kcl_daemon.records.batch import Batch, ReadFacts, nothing
+from kcl_daemon.records.batch_text import BatchEncoder
+from kcl_daemon.records.payload import LINE_BYTES, Payload
 from kcl_daemon.retrieval.batch_window import BatchWindow
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, Passed, ReadItem
@@ -61,10 +62,8 @@ class Stage:
         ]
         self.give(
             DeliveryBatch(
-                Payload.of(records),
-                5,
+                Batch(Payload.of(records), ReadFacts(0.0 if arrived_s is None else arrived_s, 1, 5)),
                 self._count,
-                facts=ReadFacts(0.0 if arrived_s is None else arrived_s, 1, 5),
             )
         )
 
@@ -207,7 +206,7 @@ def test_an_answer_without_records_completes_the_last_of_what_is_gathered() -> N
     async def scene(stage: Stage) -> None:
         for _ in range(2):
             stage.put(1)
-        stage.give(DeliveryBatch(EMPTY.completed(99), 0))
+        stage.give(DeliveryBatch(nothing(0, 99)))
         batch = await stage.window.next()
         assert isinstance(batch, DeliveryBatch)
         assert batch.complete_ms == 99
@@ -270,10 +269,10 @@ def test_the_end_of_the_shard_and_what_was_passed_come_after_the_records() -> No
 
 def test_empty_batches_pass_where_nothing_is_gathered() -> None:
     async def scene(stage: Stage) -> None:
-        stage.give(DeliveryBatch(EMPTY, 0, stage._count))
+        stage.give(DeliveryBatch(nothing(0), stage._count))
         assert await stage.taken(1) == [(0.0, [])]
         stage.put(1)
-        stage.give(DeliveryBatch(EMPTY, 0, stage._count))
+        stage.give(DeliveryBatch(nothing(0), stage._count))
         assert await stage.taken(1) == [(60.0, [0])]
         assert stage.released == 3
 
@@ -389,21 +388,20 @@ def test_every_part_of_what_was_read_knows_when_it_arrived(
             payload = Payload.of(
                 Record("", "k", str(len(dated_ms) + at), date_ms, 0) for at, date_ms in enumerate(dates)
             )
-            stage.give(DeliveryBatch(payload, 7, facts=facts))
+            stage.give(DeliveryBatch(Batch(payload, facts)))
             dated_ms.extend(dates)
             arrived_s.extend((date_ms + wrong_ms) / 1000 for date_ms in dates)
             behind_ms.extend([len(behind_ms)] * len(dates))
         stage.give(EndOfShard(()))
         while isinstance(batch := await stage.window.next(), DeliveryBatch):
-            rows = batch.take_payload().records
-            assert batch.behind_ms == behind_ms[int(rows[-1].sequence_number)]
-            for begin in range(0, len(rows), cut):
-                part = batch.part(rows[begin:][:cut], is_last=False)
-                at = int(rows[begin].sequence_number)
+            whole = batch.take()
+            assert whole.behind_ms == behind_ms[int(whole.payload.last.sequence_number)]
+            for begin in range(0, len(whole), cut):
+                part = whole.part(begin, begin + cut)
+                at = int(part.payload.first.sequence_number)
                 assert part.arrived_s is not None
                 assert part.arrived_s >= arrived_s[at] - 1e-6, "never older than it is"
                 assert part.arrived_s <= (dated_ms[at] + max(wrongs_ms)) / 1000 + 1e-6
-                assert part.facts is not None
                 assert part.facts.date_ms(part.arrived_s) == pytest.approx(dated_ms[at])
 
     run_virtual(main)

@@ -10,7 +10,8 @@ import pytest
 from kcl_daemon.errors import ChildNotListed
 from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.ports import StreamRef
-from kcl_daemon.records.payload import EMPTY, Payload
+from kcl_daemon.records.batch import Batch, ReadFacts, nothing
+from kcl_daemon.records.payload import Payload
 from kcl_daemon.retrieval.source import QUIET_ANSWERS, EndOfShard, ReachedBound, ShardSource, StartMemory
 from kcl_daemon.shards.lineage import ChildShard
 from kcl_protocol.messages import Record
@@ -34,11 +35,12 @@ def source(until_ms: int | None = UNTIL_MS, only: frozenset[str] = frozenset()) 
     )
 
 
-def arrived(*times_ms: int | None) -> Payload:
-    return Payload.of(
+def arrived(*times_ms: int | None) -> Batch:
+    payload = Payload.of(
         Record("YQ==", "k", str(100 + place), approximate_arrival_timestamp=time_ms)
         for place, time_ms in enumerate(times_ms)
     )
+    return Batch(payload, ReadFacts(0.0, times_ms[0], 0))
 
 
 @pytest.mark.parametrize(
@@ -54,8 +56,8 @@ def arrived(*times_ms: int | None) -> Payload:
 def test_the_first_record_at_or_after_the_bound_ends_the_shard(
     times_ms: tuple[int | None, ...], left: int
 ) -> None:
-    payload, ended = source().bounded(arrived(*times_ms), None, FAR_MS, at_end=False)
-    assert (len(payload), ended) == (left, left < len(times_ms))
+    batch, ended = source().bounded(arrived(*times_ms), FAR_MS, at_end=False)
+    assert (len(batch), ended) == (left, left < len(times_ms))
 
 
 @pytest.mark.parametrize(
@@ -71,16 +73,16 @@ def test_the_first_record_at_or_after_the_bound_ends_the_shard(
 def test_an_answer_that_is_beyond_the_bound_ends_the_shard_without_a_record(
     behind_ms: int | None, asked_ms: int, ended: bool
 ) -> None:
-    assert source().bounded(EMPTY, behind_ms, asked_ms, at_end=False)[1] is ended
+    assert source().bounded(nothing(behind_ms), asked_ms, at_end=False)[1] is ended
 
 
 def test_the_end_of_a_shard_leads_to_its_children_unless_a_record_is_beyond_the_bound() -> None:
-    assert source().bounded(arrived(UNTIL_MS - 1), 0, FAR_MS, at_end=True)[1] is False
-    assert source().bounded(arrived(UNTIL_MS), 0, FAR_MS, at_end=True)[1] is True
+    assert source().bounded(arrived(UNTIL_MS - 1), FAR_MS, at_end=True)[1] is False
+    assert source().bounded(arrived(UNTIL_MS), FAR_MS, at_end=True)[1] is True
 
 
 def test_the_last_records_of_a_shard_that_may_have_ended_do_not_end_a_run() -> None:
-    assert source().bounded(arrived(UNTIL_MS - 1), 0, FAR_MS, at_end=False)[1] is False, (
+    assert source().bounded(arrived(UNTIL_MS - 1), FAR_MS, at_end=False)[1] is False, (
         "its children may have records from before the bound; the next answer tells of an end"
     )
 
@@ -88,14 +90,14 @@ def test_the_last_records_of_a_shard_that_may_have_ended_do_not_end_a_run() -> N
 def test_an_empty_answer_of_a_changes_stream_ends_a_run_only_when_many_were_empty() -> None:
     changes = replace(source(), stream=StreamRef("table", f"arn:aws:dynamodb:{PLACE}:table/t/stream/1"))
     long_ago, since = [UNTIL_MS + 6_000], [FAR_MS] * (QUIET_ANSWERS - 1)
-    assert changes.bounded(EMPTY, 0, changes.tip_ms(FAR_MS, since), at_end=False)[1] is False
-    assert changes.bounded(EMPTY, 0, changes.tip_ms(FAR_MS, [*long_ago, *since]), at_end=False)[1] is False
-    assert changes.bounded(EMPTY, 0, changes.tip_ms(FAR_MS, [FAR_MS, *since]), at_end=False)[1] is True
+    assert changes.bounded(nothing(0), changes.tip_ms(FAR_MS, since), at_end=False)[1] is False
+    assert changes.bounded(nothing(0), changes.tip_ms(FAR_MS, [*long_ago, *since]), at_end=False)[1] is False
+    assert changes.bounded(nothing(0), changes.tip_ms(FAR_MS, [FAR_MS, *since]), at_end=False)[1] is True
 
 
 def test_without_a_bound_nothing_is_cut() -> None:
-    payload = arrived(UNTIL_MS * 2)
-    assert source(None).bounded(payload, 0, FAR_MS, at_end=False) == (payload, False)
+    batch = arrived(UNTIL_MS * 2)
+    assert source(None).bounded(batch, FAR_MS, at_end=False) == (batch, False)
 
 
 def test_child_shards_that_are_not_named_are_left_out() -> None:

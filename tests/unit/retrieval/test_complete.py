@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.retrieval import DeliverySettings, RetrievalSettings, SchemaFailure
@@ -16,9 +14,10 @@ from kcl_daemon.errors import AccessDenied
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import FetchedRecords, StreamRef
 from kcl_daemon.progress.progress import LastFetch
-from kcl_daemon.records.batch_text import FRAMINGS, BatchEncoder, ReadFacts
+from kcl_daemon.records.batch import Batch, ReadFacts, nothing
+from kcl_daemon.records.batch_text import FRAMINGS, BatchEncoder
 from kcl_daemon.records.kpl import Deaggregator
-from kcl_daemon.records.payload import EMPTY, Limits, Payload
+from kcl_daemon.records.payload import Payload
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.retrieval.fan_out import FanOutReader
 from kcl_daemon.retrieval.filtering import FilteredSource
@@ -26,8 +25,9 @@ from kcl_daemon.retrieval.schemas import SchemaCache, ShardSchemaDecoder
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardReader, ShardSource, StartMemory
 from kcl_protocol import decode_daemon_line, decode_frame
 from kcl_protocol.codec import FRAME_START, decode_frame_header
-from kcl_protocol.messages import FRAMES_VERSION, ProcessRecords, Record
-from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
+from kcl_protocol.frames import FRAMES_VERSION
+from kcl_protocol.messages import ProcessRecords, Record
+from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.unit.fakes import LoopClock
@@ -43,9 +43,9 @@ MARGIN_MS = 1_000
 NEW = RecordFilter.of('{"data": {"t": ["new"]}}')
 
 
-def payload(count: int, complete_ms: int | None = UNTIL_MS) -> Payload:
+def batch(count: int, complete_ms: int | None = UNTIL_MS) -> Batch:
     records = (Record("YWJj", "k", str(100 + place), UNTIL_MS - 9) for place in range(count))
-    return Payload.of(records).completed(complete_ms)
+    return Batch(Payload.of(records), ReadFacts(0.0, UNTIL_MS, 0), complete_ms)
 
 
 def told(batch: object, encoder: BatchEncoder | None = None) -> tuple[int, int | None]:
@@ -62,44 +62,6 @@ def told(batch: object, encoder: BatchEncoder | None = None) -> tuple[int, int |
 
 async def told_next(reader: ShardReader, count: int) -> list[tuple[int, int | None]]:
     return [told(await reader.next()) for _ in range(count)]
-
-
-@given(st.integers(1, 9), st.integers(1, 9), st.booleans())
-def test_whoever_cuts_a_batch_leaves_it_to_the_last_part(count: int, size: int, frames: bool) -> None:
-    whole, limits = payload(count), Limits.of(size, 10_000)
-    *others, last = whole.pieces(limits)
-    assert ([each.complete_ms for each in others], last.complete_ms) == ([None] * len(others), UNTIL_MS)
-    head, tail = whole.cut(limits)
-    assert (head.complete_ms, tail.complete_ms) == (None, UNTIL_MS)
-    assert whole.after(ExtendedSequenceNumber("100")).complete_ms == UNTIL_MS
-    assert whole.arrived_before(UNTIL_MS).complete_ms == UNTIL_MS
-    assert whole.arrived_before(0).complete_ms is None, "what follows is left out"
-    encoder = BatchEncoder(FRAMINGS[FRAMES_VERSION if frames else None])
-    batch = DeliveryBatch(whole, 0, encoded=encoder.ahead(whole, 0))
-    taken = batch.take_payload()
-    rows = taken.records
-    assert taken.complete_ms == UNTIL_MS
-    assert told(batch.part(rows[:size], is_last=False), encoder) == (min(size, count), None)
-    assert told(batch.part(rows[size:], is_last=True), encoder) == (max(0, count - size), UNTIL_MS)
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.none() | st.integers(0, 99)), min_size=1, max_size=4))
-def test_a_joined_payload_is_complete_until_the_time_of_its_last_part(
-    parts: list[tuple[int, int | None]],
-) -> None:
-    joined = Payload.joined([payload(count, complete_ms) for count, complete_ms in parts])
-    assert (len(joined), joined.complete_ms) == (sum(count for count, _ in parts), parts[-1][1])
-
-
-def test_a_joined_payload_becomes_complete_by_a_later_answer() -> None:
-    joined = Payload.joined([payload(2, None), payload(1, None)])
-    assert told(DeliveryBatch(joined.completed(UNTIL_MS), 0)) == (3, UNTIL_MS)
-    assert joined.complete_ms is None
-
-
-def test_completing_the_shared_empty_payload_does_not_change_it() -> None:
-    assert EMPTY.completed(UNTIL_MS).complete_ms == UNTIL_MS
-    assert EMPTY.complete_ms is None
 
 
 @pytest.mark.parametrize("frames", [False, True])
@@ -232,7 +194,7 @@ def test_of_what_is_decoded_in_parts_only_the_last_part_is() -> None:
         context = worker_context()
         decoder = ShardSchemaDecoder(
             SchemaCache(MemorySchemas(ORDERS), context), SchemaFailure.RETRY, context, LastFetch()
-        ).decoder(payload_of(*[framed(b"x" * 2_000_000)] * 3).completed(UNTIL_MS))
+        ).decoder(Batch(payload_of(*[framed(b"x" * 2_000_000)] * 3), ReadFacts(0.0, None, 0), UNTIL_MS))
         assert decoder is not None
         found = list[int | None]()
         while (part := await decoder.next()) is not None:
@@ -266,11 +228,10 @@ def test_a_child_that_is_slow_is_told_what_is_true_of_each_batch() -> None:
 def test_a_window_keeps_it_for_the_last_batch_and_takes_that_of_an_empty_one() -> None:
     async def main() -> None:
         stage = windows.Stage(DeliverySettings(batch_window_ms=1_000, batch_max_records=2))
-        facts = ReadFacts(0.0, UNTIL_MS, 0)
-        stage.give(DeliveryBatch(payload(3), 0, facts=facts))
+        stage.give(DeliveryBatch(batch(3)))
         assert [told(await stage.window.next()) for _ in range(2)] == [(2, None), (1, UNTIL_MS)]
-        stage.give(DeliveryBatch(payload(1, None), 0, facts=facts))
-        stage.give(DeliveryBatch(EMPTY.completed(UNTIL_MS + 1), 0))
+        stage.give(DeliveryBatch(batch(1, None)))
+        stage.give(DeliveryBatch(nothing(0, UNTIL_MS + 1)))
         assert told(await stage.window.next()) == (1, UNTIL_MS + 1)
 
     run_virtual(main)

@@ -19,6 +19,7 @@ from kcl_daemon.config.retrieval import (
 )
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.metrics.own import NOT_DELIVERED
+from kcl_daemon.records.batch import Batch, ReadFacts
 from kcl_daemon.records.batch_text import BatchEncoder
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.records.record_filter import RecordFilter
@@ -139,7 +140,9 @@ def test_other_tasks_run_while_a_large_record_is_filtered() -> None:
 
         async with anyio.create_task_group() as background:
             background.start_soon(turn)
-            kept = await source.chosen(Payload.of([Record(text, "k", "1", 0, 0)]))
+            kept = await source.chosen(
+                Batch(Payload.of([Record(text, "k", "1", 0, 0)]), ReadFacts(0.0, 0, 0))
+            )
             over = True
             assert len(kept) == 1
         return turns
