@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -29,7 +30,7 @@ from kcl_daemon.ports import NO_METERS, StreamRef
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.retrieval.byte_budget import ByteBudget
-from kcl_daemon.retrieval.filtering import FilteredSource, FilteringPollingReader
+from kcl_daemon.retrieval.filtering import ShardFilter
 from kcl_daemon.retrieval.polling import PollingReader
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardSource, StartMemory
 from kcl_daemon.system import SystemClock
@@ -125,11 +126,12 @@ def _reader(
         split=Deaggregator(None, _complain),
         encoder=connection.encoder,
     )
-    kind = PollingReader
     if pattern is not None:
-        kind, source = FilteringPollingReader, FilteredSource(source, RecordFilter.of(pattern))
+        source = replace(source, stages=(ShardFilter(RecordFilter.of(pattern)).filtered,))
     context, settings = worker_context(clock=clock), RetrievalSettings()
-    return kind(source, context, ByteBudget(clock), kinesis=kinesis, settings=settings, limited=False)
+    return PollingReader(
+        source, context, ByteBudget(clock), kinesis=kinesis, settings=settings, limited=False
+    )
 
 
 async def _deliver(reader: PollingReader, connection: ChildConnection, records: int) -> int:

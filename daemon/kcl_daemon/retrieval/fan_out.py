@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import anyio
-from anyio.lowlevel import checkpoint
 
 from kcl_daemon import faults
 from kcl_daemon.config.retrieval import FanOutSettings
@@ -40,20 +39,21 @@ from kcl_daemon.ports import (
     StreamRef,
     Subscription,
 )
-from kcl_daemon.records.batch import Batch, nothing
+from kcl_daemon.records.batch import nothing
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.source import (
     INCONSISTENT_END,
     BufferedReader,
     DeliveryBatch,
     EndOfShard,
+    Passed,
     ReachedBound,
     ReadItem,
     ShardSource,
-    facts_of,
     read_from,
     waiting_in,
 )
+from kcl_daemon.retrieval.stages import parts_of
 
 T = TypeVar("T")
 
@@ -389,34 +389,28 @@ class FanOutReader(BufferedReader):
     async def _accept(self, pushed: PushedRecords, asked_ms: int) -> bool:
         self._remember(pushed)
         at_the_end = pushed.continuation is None
-        facts = facts_of(pushed.payload, pushed.millis_behind_latest, self._clock, self._last_fetch)
-        whole, at_bound = self._source.bounded(Batch(pushed.payload, facts), asked_ms, at_end=at_the_end)
-        gave = False
-        for number, part in enumerate(self._source.undelivered(whole)):
-            await self._source.settle()
-            if number:
-                await checkpoint()  # a million user records would delay lease renewals
-            batch = await self._chosen(part)
-            if not gave:
-                self._record_fetch(pushed, empty=not batch and not at_the_end)
-            decoder = self._source.decoder(batch)
-            if decoder is None:
-                if batch:
-                    gave = True
-                    await self._deliver(batch)
+        whole, at_bound = self._whole(
+            pushed.payload, pushed.millis_behind_latest, asked_ms, at_end=at_the_end, is_fresh=False
+        )
+        gave, passed = False, None
+        self._opened, parts = parts_of(self._source, whole)
+        while (part := await parts.next()) is not None:
+            if isinstance(part, Passed):
+                passed = part
                 continue
-            while (decoded := await decoder.next()) is not None:
-                gave = True
-                await self._deliver(decoded)
-        self._handing_out_s = None
+            self._opened.oldest_s = part.arrived_s
+            if not gave:
+                self._record_fetch(pushed, empty=False)
+            gave = True
+            await self._put(self._batch(part, await self._reserve(part.payload.size_bytes)))
+        self._opened = None
         if not gave:
             self._record_fetch(pushed, empty=not at_the_end)
             if self._reports_empty:
                 await self._put(DeliveryBatch(whole.end))
+        if passed is not None:
+            await self._put(passed)
         return at_bound
-
-    async def _deliver(self, batch: Batch) -> None:
-        await self._put(self._batch(batch, await self._reserve(batch.payload.size_bytes)))
 
     def _record_fetch(self, pushed: PushedRecords, *, empty: bool) -> None:
         self._last_fetch.answer(

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import anyio
-from anyio.lowlevel import checkpoint
 
 from kcl_daemon.config.retrieval import FASTEST_READS_MS, RetrievalSettings
 from kcl_daemon.context import WorkerContext
@@ -38,18 +37,15 @@ from kcl_daemon.retrieval.source import (
     BufferedReader,
     DeliveryBatch,
     EndOfShard,
+    Passed,
     ReachedBound,
     ReadItem,
     ShardSource,
-    facts_of,
     read_from,
     waiting_in,
 )
-from kcl_daemon.shards.segments import segment_of
-
-if TYPE_CHECKING:
-    from kcl_daemon.retrieval.auto_pace import AutoPace
-    from kcl_daemon.retrieval.schemas import Decoder
+from kcl_daemon.retrieval.stages import parts_of
+from kcl_daemon.shards.snapshot import segment_of
 
 _SHORTEST_S: Final = FASTEST_READS_MS / 1000
 _BYTES_PER_S: Final = 2 * 2**20
@@ -347,39 +343,33 @@ class PollingReader(BufferedReader):
     async def _accept(self, fetched: FetchedRecords, asked_ms: int) -> PollResult | None:
         """None: nothing follows."""
         at_end, behind_ms = fetched.next_iterator is None, fetched.millis_behind_latest
-        is_empty = not at_end
         if fetched.payload or behind_ms:
             self._quiet_ms.clear()
         else:
             self._quiet_ms.append(asked_ms)
-        tip_ms, complete_ms = self._source.tip_ms(asked_ms, self._quiet_ms), None
-        if not at_end:  # else its children have records since then
-            last_ms = fetched.payload.last_arrival_ms if fetched.payload else None
-            complete_ms = self._source.complete_ms(tip_ms, behind_ms, last_ms)
-        facts = facts_of(fetched.payload, behind_ms, self._clock, self._last_fetch)
-        answer = Batch(fetched.payload, facts, complete_ms)
-        whole, at_bound = self._source.bounded(answer, tip_ms, at_end=at_end)
-        size_bytes = whole.payload.size_bytes
-        for number, part in enumerate(self._source.undelivered(whole)):
-            await self._source.settle()
-            if number:
-                await checkpoint()  # a million user records would delay lease renewals
-            batch = await self._chosen(part)
-            decoder = self._source.decoder(batch)
-            if decoder is not None:
-                is_empty = not await self._put_decoded(decoder, size_bytes) and is_empty
-            elif batch:
-                if number:
-                    await self._room_for(batch, size_bytes)
-                is_empty = False
-                self._put_batch(batch)
-        self._handing_out_s = None
+        tip_ms = self._source.tip_ms(asked_ms, self._quiet_ms)
+        # At the end, its children have records since then.
+        whole, at_bound = self._whole(fetched.payload, behind_ms, tip_ms, at_end=at_end, is_fresh=not at_end)
+        gave, passed, size_bytes = False, None, whole.payload.size_bytes
+        self._opened, parts = parts_of(self._source, whole)
+        while (part := await parts.next()) is not None:
+            if isinstance(part, Passed):
+                passed = part
+                continue
+            self._opened.oldest_s = part.arrived_s
+            if gave or self._opened.taken > 1:
+                await self._room_for(part, size_bytes)
+            gave = True
+            self._put_batch(part)
+        self._opened, is_empty = None, not gave and not at_end
         self._last_fetch.answer(behind_ms=behind_ms, empty=is_empty, now_s=self._iterator_at_s)
         # Empty answers must not replace full ones.
         if self._reports_empty and (
             not self._buffer or (not is_empty and self._told_ms != whole.complete_ms)
         ):
             self._put_batch(whole.end)
+        if passed is not None:
+            self._put(passed)
         self._release_reservation()
         self._expected_bytes = max(size_bytes, _MIN_EXPECTED_BYTES)
         if at_bound or at_end:
@@ -401,17 +391,6 @@ class PollingReader(BufferedReader):
         if part.payload.size_bytes > whole_bytes:
             # The batch reserves these bytes again, with no await in between.
             (await self._reserve(part.payload.size_bytes, self._reservation)).release()
-
-    async def _put_decoded(self, decoder: Decoder, whole_bytes: int) -> bool:
-        gave = False
-        if self._reservation is not None:
-            self._reservation.resize(whole_bytes)
-        while (part := await decoder.next()) is not None:
-            while not self._has_room():
-                await self._wait_for_taker()
-            self._put_batch(part)
-            gave = True
-        return gave
 
     def _put_batch(self, batch: Batch) -> None:
         self._put(self._batch(batch, self._budget.take(0, invariants=self._invariants)))

@@ -40,7 +40,8 @@ from kcl_daemon.records.payload import AnyRecord, Piece, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.distribution import Distribution, Strays
 from kcl_daemon.retrieval.polling import PollingReader, has_service_limits
-from kcl_daemon.retrieval.source import ReadItem, ShardReader, ShardSource, SkippedRecords
+from kcl_daemon.retrieval.source import ReadItem, ShardReader, ShardSource
+from kcl_daemon.retrieval.stages import SkippedRecords, stages
 from kcl_daemon.shards.lineage import InitialPosition, Shard
 
 if TYPE_CHECKING:
@@ -178,14 +179,10 @@ class ReaderFactory:
             split=_split_later(hash_range, skipped, strays),
             skipped=skipped,
             strays=strays,
-            schemas=None
-            if self._schemas is None
-            else self._schemas.decoder(self._settings.schemas.on_failure, context, source.last_fetch),
+            stages=stages(
+                self._settings, self._schemas, skipped, context=context, last_fetch=source.last_fetch
+            ),
         )
-        if (record_filter := self._settings.delivery.record_filter) is not None:
-            from kcl_daemon.retrieval.filtering import FilteredSource  # few streams have a filter
-
-            source = FilteredSource(source, record_filter)
         if self._fan_out is None or source.stream.is_of_dynamodb:
             return self._polling(source, context)
         consumer = self._consumer_of(source.stream, self._fan_out)
@@ -223,12 +220,7 @@ class ReaderFactory:
     ) -> FanOutReader:
         from kcl_daemon.retrieval.fan_out import FanOutReader  # as above
 
-        reader = FanOutReader
-        if self._settings.delivery.record_filter is not None:
-            from kcl_daemon.retrieval.filtering import FilteringFanOutReader  # as above
-
-            reader = FilteringFanOutReader
-        return reader(
+        return FanOutReader(
             source,
             context,
             self._budget,
@@ -239,14 +231,9 @@ class ReaderFactory:
         )
 
     def _polling(self, source: ShardSource, context: WorkerContext) -> PollingReader:
-        polling_reader = PollingReader
-        if self._settings.delivery.record_filter is not None:
-            from kcl_daemon.retrieval.filtering import FilteringPollingReader  # as above
-
-            polling_reader = FilteringPollingReader
         endpoints = self._settings.endpoints
         endpoint = endpoints.dynamodb_streams if source.stream.is_of_dynamodb else endpoints.kinesis
-        return polling_reader(
+        return PollingReader(
             source,
             context,
             self._budget,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -23,6 +23,7 @@ from kcl_daemon.records import schema_header
 from kcl_daemon.records.batch import Batch
 from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, AnyRecord, Payload, SchemaRecord, SchemaTexts
 from kcl_daemon.records.schema_header import Header, UnreadablePayload
+from kcl_daemon.retrieval.source import Parts, Passed
 from kcl_protocol.messages import RecordSchema
 
 MAX_KNOWN_BYTES: Final = 16 * 2**20
@@ -137,6 +138,10 @@ class ShardSchemaDecoder:
         self._last_fetch = last_fetch
         self._passed_over = 0
 
+    def decoded(self, parts: Parts) -> Parts:
+        """As a stage."""
+        return _Decoded(self, parts)
+
     def decoder(self, batch: Batch) -> BatchDecoder | None:
         """None if nothing needs decoding."""
         return BatchDecoder(self, batch) if schema_header.may_have_header(batch.records) else None
@@ -194,10 +199,20 @@ class ShardSchemaDecoder:
         )
 
 
-class Decoder(Protocol):
-    async def next(self) -> Batch | None:
-        """As of `BatchDecoder`."""
-        ...
+@dataclass(slots=True)
+class _Decoded:
+    schemas: ShardSchemaDecoder
+    parts: Parts
+    decoder: BatchDecoder | None = None
+
+    async def next(self) -> Batch | Passed | None:
+        while True:
+            if self.decoder is not None and (part := await self.decoder.next()) is not None:
+                return part
+            whole = await self.parts.next()
+            self.decoder = self.schemas.decoder(whole) if isinstance(whole, Batch) else None
+            if self.decoder is None:
+                return whole
 
 
 class BatchDecoder:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -13,8 +12,7 @@ import anyio
 from kcl_daemon.context import WorkerContext
 from kcl_daemon.errors import AwsError, StreamNotFound, Trimmed
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.metrics.own import NOT_DELIVERED
-from kcl_daemon.ports import Clock, IteratorKind, Log, Meters, ReadFrom, StreamRef
+from kcl_daemon.ports import Clock, IteratorKind, ReadFrom, StreamRef
 from kcl_daemon.progress.flow import ShardFlow
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import LastFetch
@@ -28,7 +26,7 @@ from kcl_daemon.shards.segments import segment_of
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber, Sentinel
 
 if TYPE_CHECKING:
-    from kcl_daemon.retrieval.schemas import Decoder, ShardSchemaDecoder
+    from kcl_daemon.retrieval.stages import Opened, SkippedRecords
 
 _CLOCK_MARGIN_S: Final = 30.0
 # Our clock of Kinesis' time may be wrong by so much, and a record may be seen later than it arrived.
@@ -117,84 +115,6 @@ _STOPS: Final = (
     "this shard was not read for so long"
 )
 
-_ADVICE: Final = (
-    "their keys belong to other shards. After a reshard the KPL writes such records again by itself. Any other producer that "
-    "aggregates must put only records of one shard into an aggregate; keepRecordsOfOtherShards = true delivers them here. (On a "
-    "stream whose RecordDistributionStrategy is AUTO all are delivered.)"
-)
-
-
-_CHECK_PRODUCER: Final = (
-    "they are delivered: where a key is missing, under the partition key of their aggregate (the Java KCL loses them), else "
-    "under their own; check the producer, and anything that rewrites its records"
-)
-
-
-class SkipReason(StrEnum):
-    BEFORE_CHECKPOINT = "before_checkpoint"  # KCL: ProcessTask
-    FILTERED = "filtered"  # it does not match `recordFilter`
-    OTHER_SHARD = "other_shard"  # a user record's hash key is outside this shard (KCL: AggregatorUtil)
-
-
-class SkippedRecords:
-    """Of one reader. Each kind warns once, as all aggregates of a producer may be alike."""
-
-    def __init__(self, meters: Meters, labels: Mapping[str, str], log: Log) -> None:
-        self._meters = meters
-        self._labels = dict(labels)
-        self._log = log
-        self._of_other_shards = 0
-        self._bad_keys = 0
-        self._malformed = 0
-
-    def before_checkpoint(self, count: int) -> None:
-        self._count(count, SkipReason.BEFORE_CHECKPOINT)
-
-    def filtered(self, count: int) -> None:
-        self._count(count, SkipReason.FILTERED)
-
-    def other_shard(self, count: int, total: int, sequence_number: str) -> None:
-        """`total` is all in the aggregate."""
-        log_event = self._log.debug if self._of_other_shards else self._log.warning
-        self._of_other_shards += count
-        self._count(count, SkipReason.OTHER_SHARD)
-        log_event(
-            "records_of_other_shard",
-            sequence_number=sequence_number,
-            records=count,
-            of=total,
-            so_far=self._of_other_shards,
-            advice=_ADVICE,
-        )
-
-    def bad_keys(self, reason: str, count: int, total: int, sequence_number: str) -> None:
-        """They are delivered anyway."""
-        log_event = self._log.debug if self._bad_keys else self._log.warning
-        self._bad_keys += count
-        log_event(
-            "aggregate_keys_invalid",
-            reason=reason,
-            sequence_number=sequence_number,
-            records=count,
-            of=total,
-            so_far=self._bad_keys,
-            advice=_CHECK_PRODUCER,
-        )
-
-    def malformed(self, reason: str, sequence_number: str) -> None:
-        self._malformed += 1
-        log_event = self._log.warning if self._malformed == 1 else self._log.debug
-        log_event(
-            "aggregate_malformed",
-            reason=reason,
-            sequence_number=sequence_number,
-            count=self._malformed,
-            advice="it is delivered unchanged; check the producer, or anything that rewrites its records",
-        )
-
-    def _count(self, count: int, skip_reason: SkipReason) -> None:
-        self._meters.add(NOT_DELIVERED, count, **self._labels, reason=skip_reason.value)
-
 
 @dataclass(frozen=True, slots=True)
 class ShardSource:
@@ -215,7 +135,7 @@ class ShardSource:
     split: Split | None = None
     skipped: SkippedRecords | None = None
     strays: Strays | None = None
-    schemas: ShardSchemaDecoder | None = None
+    stages: tuple[Stage, ...] = ()
     stream_is_there: Callable[[], Awaitable[bool]] | None = None
     has_forgotten: Callable[[], Awaitable[bool]] | None = None
     last_fetch: LastFetch = field(default_factory=LastFetch)
@@ -290,43 +210,6 @@ class ShardSource:
         except AwsError:
             return False
 
-    async def settle(self) -> None:
-        """To be called with each part of `undelivered` before the next one is taken."""
-        if self.strays is not None:
-            await self.strays.settle()
-
-    def undelivered(self, batch: Batch) -> Iterator[Batch]:
-        """The records after the checkpoint in parts, with aggregates taken apart.
-
-        An empty part may come before one that takes long.
-        """
-        if self.strays is not None:
-            self.strays.received()
-        if self.split is None:
-            yield self._after_checkpoint(batch)
-            return
-        for part in batch.opened(self.split):
-            yield self._after_checkpoint(part)
-
-    def _after_checkpoint(self, batch: Batch) -> Batch:
-        checkpoint = self.checkpoint
-        if checkpoint.is_sentinel:
-            return batch
-        if self.split is None and checkpoint.sub_sequence_number:
-            # The rest of the aggregate, which the checkpoint does not cover, is delivered whole.
-            checkpoint = ExtendedSequenceNumber(str(int(checkpoint.sequence_number) - 1))
-        rest = batch.after(checkpoint)
-        if self.skipped is not None and len(rest) < len(batch):
-            self.skipped.before_checkpoint(len(batch) - len(rest))
-        return rest
-
-    async def chosen(self, part: Batch) -> Batch:
-        return part
-
-    def decoder(self, batch: Batch) -> Decoder | None:
-        """None if nothing needs decoding."""
-        return None if self.schemas is None else self.schemas.decoder(batch)
-
 
 INCONSISTENT_END: Final = "the answer has neither a way on nor child shards, or both"
 """An answer has either a next iterator or child shards, else the read is retried (KCL: DataRetrievalUtil)."""
@@ -380,21 +263,6 @@ class DeliveryBatch:
             on_release()
 
 
-def facts_of(payload: Payload, behind_ms: int | None, clock: Clock, last_fetch: LastFetch) -> ReadFacts:
-    """Of a whole answer; no record arrived later than now.
-
-    `behind_ms` is about its end: if that makes the first record older than its date does, our wall clock is slow and
-    `behind_ms` counts. `last_fetch` is told if the record comes from the future.
-    """
-    if not payload:
-        return ReadFacts(clock.monotonic(), None, behind_ms)
-    dated_ms = payload.first_arrival_ms
-    age_ms = 0 if dated_ms is None else clock.wall_ms() - dated_ms
-    last_fetch.ahead_s = -age_ms / 1000 if age_ms < 0 else 0.0
-    oldest_ms = max(age_ms, (behind_ms or 0) + payload.span_ms)
-    return ReadFacts(clock.monotonic() - oldest_ms / 1000, dated_ms, behind_ms)
-
-
 def waiting_in(items: Iterable[ReadItem | None]) -> tuple[int, int]:
     """Records, and bytes of their data."""
     records = data_bytes = 0
@@ -423,6 +291,20 @@ class Passed:
 
 
 ReadItem = DeliveryBatch | Passed | EndOfShard
+
+
+class Parts(Protocol):
+    """What a stage makes of one answer."""
+
+    async def next(self) -> Batch | Passed | None:
+        """The next records, in order, or at the end what was passed after them; None: there is no more.
+
+        If cancelled, the rest of the answer is lost.
+        """
+        ...
+
+
+Stage = Callable[[Parts], Parts]
 
 
 class ShardReader(Protocol):
@@ -473,8 +355,8 @@ class BufferedReader:
         self._taken = anyio.Event()
         self._child_waits = False
         self._waits_since_s = 0.0
-        self._handing_out_s: float | None = None
-        """Arrival of the oldest record of an answer that is not handed out yet; None: there is none."""
+        self._opened: Opened | None = None
+        """Of the answer that is handed out."""
         self._last_sequence_number: str | None = None
         self._flow = source.flow
         self._last_fetch = source.last_fetch
@@ -485,6 +367,10 @@ class BufferedReader:
     @property
     def trouble(self) -> str | None:
         return self._last_fetch.trouble
+
+    @property
+    def _handing_out_s(self) -> float | None:
+        return None if self._opened is None else self._opened.oldest_s
 
     async def _wait_until_filled(self) -> None:
         self._filled = anyio.Event()
@@ -519,12 +405,24 @@ class BufferedReader:
         reservation.resize(found.size_bytes)
         return found
 
-    async def _chosen(self, part: Batch) -> Batch:
-        self._handing_out_s = part.arrived_s
-        chosen = await self._source.chosen(part)
-        if chosen is not part:
-            self._handing_out_s = chosen.arrived_s
-        return chosen
+    def _whole(
+        self, payload: Payload, behind_ms: int | None, tip_ms: int | None, *, at_end: bool, is_fresh: bool
+    ) -> tuple[Batch, bool]:
+        """An answer, and whether a bounded run ends with it. `is_fresh`: it tells of everything until it was asked for.
+
+        No record arrived later than now. `behind_ms` is about the end: if that makes the first record older than its date
+        does, our wall clock is slow and `behind_ms` counts.
+        """
+        now_s, source = self._clock.monotonic(), self._source
+        facts, last_ms = ReadFacts(now_s, None, behind_ms), None
+        if payload:
+            dated_ms, last_ms = payload.first_arrival_ms, payload.last_arrival_ms
+            age_ms = 0 if dated_ms is None else self._clock.wall_ms() - dated_ms
+            self._last_fetch.ahead_s = -age_ms / 1000 if age_ms < 0 else 0.0
+            oldest_ms = max(age_ms, (behind_ms or 0) + payload.span_ms)
+            facts = ReadFacts(now_s - oldest_ms / 1000, dated_ms, behind_ms)
+        complete_ms = source.complete_ms(tip_ms, behind_ms, last_ms) if is_fresh else None
+        return source.bounded(Batch(payload, facts, complete_ms), tip_ms, at_end=at_end)
 
     def _count(self, item: ReadItem) -> None:
         if isinstance(item, DeliveryBatch):

@@ -20,7 +20,7 @@ from kcl_daemon.records.lane_window import LaneWindow, Position
 from kcl_daemon.records.payload import AnyRecord, Payload, UserRecords
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.retrieval.distribution import Distribution
-from kcl_daemon.retrieval.source import ShardSource
+from kcl_daemon.retrieval.stages import Opened
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
 from tests.simulator.fleet.aggregates import AggregatesPlan
@@ -102,15 +102,19 @@ def begins_at_the_next_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def begins_with_the_whole_aggregate(patch: pytest.MonkeyPatch) -> None:
-    after_checkpoint = ShardSource._after_checkpoint
+    after_checkpoint = Opened._after_checkpoint
 
-    def whole(source: ShardSource, batch: Batch) -> Batch:
+    def whole(opened: Opened, batch: Batch) -> Batch:
+        source = opened._source
         at = source.checkpoint
         if not at.is_sentinel:
-            source = replace(source, checkpoint=ExtendedSequenceNumber(str(int(at.sequence_number) - 1)))
-        return after_checkpoint(source, batch)
+            number = ExtendedSequenceNumber(str(int(at.sequence_number) - 1))
+            opened._source = replace(source, checkpoint=number)
+        rest = after_checkpoint(opened, batch)
+        opened._source = source
+        return rest
 
-    patch.setattr(ShardSource, "_after_checkpoint", whole)
+    patch.setattr(Opened, "_after_checkpoint", whole)
 
 
 def counts_without_the_strays(patch: pytest.MonkeyPatch) -> None:

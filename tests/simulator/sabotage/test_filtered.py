@@ -13,7 +13,7 @@ from kcl_daemon.records.batch import Batch
 from kcl_daemon.records.lane_window import LaneWindow, Position
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.records.record_filter import RecordFilter
-from kcl_daemon.retrieval.filtering import FilteredSource
+from kcl_daemon.retrieval.filtering import ShardFilter
 from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
 from tests.simulator.plans.plan import Plan, Planned, Split, Start, Stop
 from tests.simulator.runner import run_plan
@@ -74,14 +74,14 @@ def over_what_is_not_done(patch: pytest.MonkeyPatch) -> None:
 
 
 def too_far(patch: pytest.MonkeyPatch) -> None:
-    kept = FilteredSource.kept
+    kept = ShardFilter.kept
 
-    async def told_more(self: FilteredSource, batch: Batch) -> Batch:
-        at = batch.payload.last
-        self.looked.at = Position(str(int(at.sequence_number) + 1))
-        return await kept(self, batch)
+    async def told_more(self: ShardFilter, batch: Batch) -> Batch:
+        found = await kept(self, batch)
+        self.at = Position(str(int(batch.payload.last.sequence_number) + 1))
+        return found
 
-    patch.setattr(FilteredSource, "kept", told_more)
+    patch.setattr(ShardFilter, "kept", told_more)
 
 
 def never(patch: pytest.MonkeyPatch) -> None:

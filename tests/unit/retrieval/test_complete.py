@@ -20,7 +20,7 @@ from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.retrieval.fan_out import FanOutReader
-from kcl_daemon.retrieval.filtering import FilteredSource
+from kcl_daemon.retrieval.filtering import ShardFilter
 from kcl_daemon.retrieval.schemas import SchemaCache, ShardSchemaDecoder
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardReader, ShardSource, StartMemory
 from kcl_protocol import decode_daemon_line, decode_frame
@@ -163,7 +163,7 @@ def test_a_filter_that_leaves_out_the_last_records_still_tells_complete_until(
             STREAM, SHARD, TRIM_HORIZON, None, StartMemory(), split=split, tells_complete=True
         )
         reader = stage.prefetch(tells_complete=True)
-        reader._source = FilteredSource(source, NEW)
+        reader._source = replace(source, stages=(ShardFilter(NEW).filtered,))
         began_ms = stage.clock.wall_ms()
         start(reader)
         await anyio.sleep(0.1)  # what it gives first is not taken yet

@@ -23,7 +23,7 @@ from kcl_daemon.records.batch import Batch, ReadFacts
 from kcl_daemon.records.batch_text import BatchEncoder
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.records.record_filter import RecordFilter
-from kcl_daemon.retrieval.filtering import FilteredSource
+from kcl_daemon.retrieval.filtering import ShardFilter
 from kcl_daemon.retrieval.readers import ReaderFactory
 from kcl_daemon.retrieval.source import DeliveryBatch, Passed, ReadItem, ShardReader, ShardSource, StartMemory
 from kcl_local.kinesis.model import KinesisModel
@@ -128,7 +128,6 @@ def test_the_position_of_filtered_records_is_told_once_no_record_is_given(mode: 
 
 def test_other_tasks_run_while_a_large_record_is_filtered() -> None:
     async def main() -> int:
-        source = FilteredSource(ShardSource(STREAM, SHARD, TRIM_HORIZON, None, StartMemory()), NEW)
         text = base64.b64encode(b'{"t": [' + b"{}," * 100_000 + b'"new"]}').decode()
         turns, over = 0, False
 
@@ -140,7 +139,7 @@ def test_other_tasks_run_while_a_large_record_is_filtered() -> None:
 
         async with anyio.create_task_group() as background:
             background.start_soon(turn)
-            kept = await source.chosen(
+            kept = await ShardFilter(NEW).kept(
                 Batch(Payload.of([Record(text, "k", "1", 0, 0)]), ReadFacts(0.0, 0, 0))
             )
             over = True
