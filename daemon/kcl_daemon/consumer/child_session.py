@@ -22,8 +22,7 @@ from kcl_daemon.consumer.connection import (
     shard_ended,
 )
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
-from kcl_daemon.consumer.expired import ExpiredRecords
-from kcl_daemon.consumer.gate import Gate
+from kcl_daemon.consumer.gate import Gate, Give
 from kcl_daemon.consumer.lane import Lane
 from kcl_daemon.consumer.own_position import (
     REFUSED_ADVICE,
@@ -160,9 +159,6 @@ class ChildRun:
             log=log,
             rejects=self._rejects,
             lands=parts.settings.landing.uri is not None,
-        )
-        self._expired = ExpiredRecords(
-            parts=parts, lane=lane, checkpointer=self._checkpointer, aside=set_aside, log=log
         )
         self._reading: Reading
         self._window: BatchWindow | None = None
@@ -380,6 +376,7 @@ class ChildRun:
     async def _deliver(self, connection: ChildConnection) -> EndOfShard | None:
         """None after a stop request."""
         gate, reader = Gate(self._parts, self._lane, self._stop_signal, connection), self._reading.reader
+        give = self._path(connection, gate)
         filters = self._parts.settings.delivery.record_filter is not None
         take = partial(self._next_in_time, reader) if filters else reader.next
         while await gate.opens():
@@ -392,7 +389,7 @@ class ChildRun:
             match item:
                 case DeliveryBatch():
                     self._progress.invariants.note("batch_taken", item.last, item.count)
-                    if not await self._process(connection, gate, item):
+                    if not await self._process(connection, gate, give, item):
                         return None
                 case EndOfShard():
                     return item if await gate.opens(gives=True) else None
@@ -402,16 +399,16 @@ class ChildRun:
                     await self._store_passed()
                 case None:  # the gate knows whether it was a stop request
                     await self._store_passed()
-        await self._deliver_rest(connection, gate)
+        await self._deliver_rest(connection, gate, give)
         return None
 
-    async def _deliver_rest(self, connection: ChildConnection, gate: Gate) -> None:
+    async def _deliver_rest(self, connection: ChildConnection, gate: Gate, give: Give) -> None:
         """What was gathered for a batch whose window is not over, while the child may still checkpoint it."""
         while self._window is not None and self._stop_signal.reason is StopReason.STOP and not gate.is_held:
             match self._window.rest():
                 case DeliveryBatch() as batch:
                     await connection.answer_early_requests()
-                    complete = await self._give(connection, gate, batch)
+                    complete = await give(batch)
                     batch.release()
                     if not complete:
                         return
@@ -432,12 +429,14 @@ class ChildRun:
             self._store_passed_at_s = now_s + _STORE_PASSED_S
             await self._checkpointer.store_passed()
 
-    async def _process(self, connection: ChildConnection, gate: Gate, batch: DeliveryBatch) -> bool:
+    async def _process(
+        self, connection: ChildConnection, gate: Gate, give: Give, batch: DeliveryBatch
+    ) -> bool:
         """False if a stop came before all of it was given: nothing may be given, or passed, after it."""
         try:
             if batch.last is not None:
                 self._progress.takes(batch.count, batch.data_bytes, batch.arrived_s)
-                gave_all = await gate.give(batch, partial(self._give, connection, gate))
+                gave_all = await gate.give(batch, give)
                 if gave_all:
                     self._progress.gave_all()
                 return gave_all
@@ -447,22 +446,34 @@ class ChildRun:
         finally:
             batch.release()
 
-    async def _give(self, connection: ChildConnection, gate: Gate, batch: DeliveryBatch) -> bool:
-        """As `_process`."""
-        self._lane.throughput.record(batch.data_bytes, now_s=self._parts.context.clock.monotonic())
-        if self._expired.may_be_in(batch):
-            fresh = await self._expired.set_aside(batch, connection)
-            if fresh is None or fresh.last is None:
-                return fresh is not None
-            batch = fresh
-        if self._poison_search is None:
-            await self._give_batch(connection, batch)
-            return True
-        return await self._poison_search.deliver(
-            batch, connection, self._checkpointer, partial(gate.opens, gives=True, within_batch=True)
-        )
+    def _path(self, connection: ChildConnection, gate: Gate) -> Give:
+        """From the gate to the child's stdin: age, the search for a record that no child can process, the line or frame."""
+        give: Give = partial(self._give_batch, connection)
+        if self._poison_search is not None:
+            give = partial(
+                self._poison_search.deliver,
+                connection=connection,
+                checkpointer=self._checkpointer,
+                may_go_on=partial(gate.opens, gives=True, within_batch=True),
+            )
+        if (max_age_ms := self._parts.settings.failures.max_age_ms) is not None:
+            from kcl_daemon.consumer.expired import ExpiredRecords  # few applications have a limit
 
-    async def _give_batch(self, connection: ChildConnection, batch: DeliveryBatch) -> None:
+            aged = ExpiredRecords(
+                parts=self._parts,
+                lane=self._lane,
+                checkpointer=self._checkpointer,
+                aside=self._set_aside,
+                max_age_ms=max_age_ms,
+            )
+            give = partial(aged.give, give=give, connection=connection)
+        return partial(self._counted, give)
+
+    async def _counted(self, give: Give, batch: DeliveryBatch) -> bool:
+        self._lane.throughput.record(batch.data_bytes, now_s=self._parts.context.clock.monotonic())
+        return await give(batch)
+
+    async def _give_batch(self, connection: ChildConnection, batch: DeliveryBatch) -> bool:
         last = batch.last
         self._progress.works("processRecords", arrived_s=batch.arrived_s)
         self._checkpointer.begin_batch()
@@ -470,6 +481,7 @@ class ChildRun:
         await connection.deliver(batch, before_send=before_send)
         stored = self._lane.checkpoint
         self._progress.done(last, batch.count, batch.data_bytes, span_s=batch.span_s, stored=stored)
+        return True
 
     async def _end_at_bound(self, connection: ChildConnection) -> Reached:
         self._progress.works("shutdownRequested")

@@ -7,9 +7,9 @@ from typing import Final
 
 from kcl_daemon.consumer.connection import Checkpointer, ChildConnection
 from kcl_daemon.consumer.context import ConsumerContext
+from kcl_daemon.consumer.gate import Give
 from kcl_daemon.consumer.lane import Lane
 from kcl_daemon.consumer.set_aside import SetAside
-from kcl_daemon.ports import Log
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_daemon.records.payload import AnyRecord, Payload
 from kcl_daemon.retrieval.source import DeliveryBatch
@@ -27,24 +27,30 @@ class ExpiredRecords:
         lane: Lane,
         checkpointer: Checkpointer,
         aside: SetAside,
-        log: Log,
+        max_age_ms: int,
     ) -> None:
         self._parts = parts
         self._lane = lane
         self._checkpointer = checkpointer
         self._aside = aside
-        self._log = log
-        self._max_age_ms = parts.settings.failures.max_age_ms
+        self._max_age_ms = max_age_ms
 
-    def may_be_in(self, batch: DeliveryBatch) -> bool:
-        """Looks at the oldest record only."""
-        if self._max_age_ms is None or batch.arrived_s is None:
+    async def give(self, batch: DeliveryBatch, give: Give, connection: ChildConnection) -> bool:
+        """Give what is not too old; as `Gate.give`. Only if the oldest record is, the others are looked at."""
+        if not self._may_be_in(batch):
+            return await give(batch)
+        fresh = await self._set_aside(batch, connection)
+        if fresh is None or fresh.last is None:
+            return fresh is not None
+        return await give(fresh)
+
+    def _may_be_in(self, batch: DeliveryBatch) -> bool:
+        if batch.arrived_s is None:
             return False
         return self._parts.context.clock.monotonic() - batch.arrived_s > self._max_age_ms / 1000
 
-    async def set_aside(self, batch: DeliveryBatch, connection: ChildConnection) -> DeliveryBatch | None:
+    async def _set_aside(self, batch: DeliveryBatch, connection: ChildConnection) -> DeliveryBatch | None:
         """What is left of the batch to deliver; None: a stop came first, and all of it comes again."""
-        assert self._max_age_ms is not None, "there is a limit"
         whole = batch.take()
         oldest_ms = whole.facts.date_ms(self._parts.context.clock.monotonic()) - self._max_age_ms
         expired, fresh = list[AnyRecord](), list[AnyRecord]()

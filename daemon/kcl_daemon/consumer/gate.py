@@ -13,6 +13,9 @@ from kcl_daemon.progress.progress import PAUSED_BY_CHILD, WaitReason
 from kcl_daemon.records.payload import AnyRecord, data_bytes_of
 from kcl_daemon.retrieval.source import DeliveryBatch
 
+Give = Callable[[DeliveryBatch], Awaitable[bool]]
+"""Gives records of a batch to the child; False: a stop came before it was given all, and nothing may follow."""
+
 
 class Gate:
     def __init__(
@@ -71,7 +74,7 @@ class Gate:
             return True, pace.free_s - now_s
         return False, None
 
-    async def give(self, batch: DeliveryBatch, deliver: Callable[[DeliveryBatch], Awaitable[bool]]) -> bool:
+    async def give(self, batch: DeliveryBatch, give: Give) -> bool:
         """Deliver a batch with records, under a limit in parts; False if a stop request left out a part.
 
         At a stop it is still given, if nothing is held back.
@@ -83,14 +86,14 @@ class Gate:
         pace = self._pace
         if _fits(pace, batch):
             self._holds.given(self._lane.lease, batch.count, batch.data_bytes)
-            return await deliver(batch)
+            return await give(batch)
         whole, begin = batch.take(), 0
         while begin < len(whole):
             end = _end_of_part(whole.records, begin, self._pace)
             part = DeliveryBatch(whole.part(begin, end))
             self._holds.given(self._lane.lease, part.count, part.data_bytes)
             begin = end
-            if not await deliver(part) or (begin < len(whole) and not await self.opens(gives=True)):
+            if not await give(part) or (begin < len(whole) and not await self.opens(gives=True)):
                 return False
         return True
 

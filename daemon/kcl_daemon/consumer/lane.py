@@ -191,6 +191,9 @@ class KeyLane:
     def reader(self, source: ShardSource, log: Log) -> ShardReader:  # noqa: ARG002 - the shard is read for all
         return _Reader(self)
 
+    def keeps_nothing(self) -> None:
+        self.kept_bytes = 0
+
     async def store(self, position: ExtendedSequenceNumber) -> None:
         """Raises CheckpointInvalidState for a record of another lane."""
         await self.lanes.checkpointed(self, position)

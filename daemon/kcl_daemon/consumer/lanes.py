@@ -14,13 +14,7 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from kcl_daemon.consumer.child_session import (
-    ChildRun,
-    Failed,
-    Finished,
-    Reached,
-    Stopped,
-)
+from kcl_daemon.consumer.child_session import ChildRun, Failed, Finished, Reached, Stopped
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
 from kcl_daemon.consumer.lane import KeyLane
 from kcl_daemon.consumer.restart_policy import RestartPolicy
@@ -32,7 +26,7 @@ from kcl_daemon.leases.holds import NOT_HELD
 from kcl_daemon.ports import ChildLane, Log
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import NEVER_S, LeaseProgress, WaitReason
-from kcl_daemon.records.batch import Batch, Limits, nothing
+from kcl_daemon.records.batch import Limits, nothing
 from kcl_daemon.records.forms import ShardOrder
 from kcl_daemon.records.lane_window import LaneWindow, NotOfThisLane
 from kcl_daemon.records.payload import LINE_BYTES, data_bytes_of, line_bytes
@@ -83,6 +77,8 @@ class ShardLanes:
         self._clock = parts.context.clock
         self._stream = parts.streams.of(held.lease)
         self._settings = parts.settings.concurrency
+        failures = parts.settings.failures
+        self._may_need_batch = failures.dead_letters is not None or failures.attempts is not None
         count = self._settings.lanes_of(held.lease.stream)
         self._window = LaneWindow(count, held.lease.checkpoint, self._settings.order, held.lease.lanes)
         self._lanes = tuple(self._new_lane(number, count) for number in range(count))
@@ -417,7 +413,9 @@ class ShardLanes:
         while True:
             taken = self._window.take(lane.number, LINE_BYTES, self._batch_records(lane))
             if taken is not None:
-                batch = self._batch(lane, taken)
+                batch = DeliveryBatch(taken, lane.keeps_nothing)
+                if self._may_need_batch:
+                    lane.kept_bytes = sum(map(line_bytes, taken.records))
                 lane.batch = (batch.count, batch.data_bytes)
                 self._count()
                 if batch.last is not None and lane.furthest < batch.last:
@@ -487,15 +485,6 @@ class ShardLanes:
         if progressed_s > lane.progressed_s and self._store_trouble is None:
             lane.progressed_s = progressed_s
             self._progress.moved()
-
-    def _batch(self, lane: KeyLane, taken: Batch) -> DeliveryBatch:
-        def forget() -> None:
-            lane.kept_bytes = 0
-
-        failures = self._parts.settings.failures
-        if failures.dead_letters is not None or failures.attempts is not None:
-            lane.kept_bytes = sum(map(line_bytes, taken.records))
-        return DeliveryBatch(taken, forget)
 
     async def checkpointed(self, lane: KeyLane, position: ExtendedSequenceNumber) -> None:
         """Raises as the renewer's `checkpoint`, and CheckpointInvalidState for a record of another lane."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -21,8 +22,8 @@ from kcl_daemon.records.batch_text import LINES, BatchEncoder, EncodedBatch
 from kcl_daemon.records.payload import Payload, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.distribution import Strays
-from kcl_daemon.shards.lineage import ChildShard
-from kcl_daemon.shards.segments import segment_of
+from kcl_daemon.shards.lineage import ChildShard, created_ms
+from kcl_daemon.shards.snapshot import beginning, segment_of
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber, Sentinel
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _CLOCK_MARGIN_S: Final = 30.0
 _LATE_MS: Final = 7_000
 # A record has its date before it can be read, and the clocks of the service differ a little.
 _UNREADABLE_MS: Final = 1_000
-_WHOLE_S_MS: Final = 1_000  # of the dates of changes
+_SECOND_MS: Final = 1_000
 QUIET_ANSWERS: Final = 10
 
 
@@ -168,7 +169,7 @@ class ShardSource:
         if not self.tells_complete or behind_ms != 0 or tip_ms is None:
             return None
         tip_ms = tip_ms if last_ms is None else min(tip_ms, last_ms)
-        return tip_ms - (_WHOLE_S_MS if self.stream.is_of_dynamodb else 0) - _UNREADABLE_MS
+        return tip_ms - (_SECOND_MS if self.stream.is_of_dynamodb else 0) - _UNREADABLE_MS
 
     def bounded(self, batch: Batch, tip_ms: int | None, *, at_end: bool) -> tuple[Batch, bool]:
         """The records before `until_ms`, and whether the run ends here: as `complete_ms` after records, not yet."""
@@ -503,3 +504,28 @@ class BufferedReader:
         if source.stops_at_loss:
             await self._stand_still()
         return not source.stops_at_loss
+
+
+def lost_words(
+    shard_id: ShardId, after: str, oldest_ms: int | None, now_ms: int, *, nothing_left: bool = False
+) -> str:
+    """How much was lost at most, after the position `after`; how many records these were, nobody can tell.
+
+    `oldest_ms`: arrival of the oldest record that is left; None: not known.
+    """
+    begun_ms = created_ms(shard_id)
+    begun = "" if begun_ms is None else f"; this shard began at {_shown(begun_ms, now_ms)}"
+    if nothing_left:
+        return f"all records after {after} that were not read: this shard has none left{begun}"
+    if oldest_ms is None:
+        return f"records after {after}; which is the oldest one left is not known{begun}"
+    return (
+        f"records after {after} that are older than {_shown(oldest_ms, now_ms)}, the oldest one left{begun}"
+    )
+
+
+def _shown(time_ms: int, now_ms: int) -> str:
+    at = datetime.fromtimestamp(time_ms / _SECOND_MS, UTC)
+    minutes = (now_ms - time_ms) / _SECOND_MS / 60
+    age = f"{minutes / 60:.1f} h" if minutes >= 60 else f"{minutes:.0f} min"
+    return f"{at:%Y-%m-%dT%H:%M:%SZ} ({age} ago)"

@@ -14,8 +14,7 @@ from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.polling import PollingReader
-from kcl_daemon.retrieval.source import EndOfShard, ShardSource, StartMemory
-from kcl_daemon.retrieval.trimmed import lost_words
+from kcl_daemon.retrieval.source import EndOfShard, ShardSource, StartMemory, lost_words
 from kcl_daemon.shards.lineage import created_ms
 from kcl_local.changes.stream import StreamsOptions
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
