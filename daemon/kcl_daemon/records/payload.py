@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from json.encoder import encode_basestring_ascii
 from operator import attrgetter
-from typing import Final, Literal, overload
+from typing import TYPE_CHECKING, Final, Literal, overload
 
 from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder, Encoder
@@ -400,6 +400,8 @@ class Payload:
     def frame(self, millis_behind_latest: int | None, complete_ms: int | None = None) -> bytes:
         """For a child that takes frames. A line if there are no records, or one that fits in no frame."""
         if self:
+            from kcl_protocol.frames import encode_frame
+
             try:
                 return encode_frame(self._columns(), millis_behind_latest, complete_ms)
             except (ValueError, OverflowError, DecodeError):

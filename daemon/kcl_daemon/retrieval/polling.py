@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import anyio
@@ -29,7 +29,6 @@ from kcl_daemon.errors import (
 from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom
 from kcl_daemon.records.batch import Batch
 from kcl_daemon.records.payload import Payload
-from kcl_daemon.retrieval.auto_pace import AutoPace
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.source import (
     INCONSISTENT_END,
@@ -45,7 +44,10 @@ from kcl_daemon.retrieval.source import (
     waiting_in,
 )
 from kcl_daemon.retrieval.stages import parts_of
-from kcl_daemon.shards.snapshot import segment_of
+from kcl_daemon.shards.segments import segment_of
+
+if TYPE_CHECKING:
+    from kcl_daemon.retrieval.auto_pace import AutoPace
 
 _SHORTEST_S: Final = FASTEST_READS_MS / 1000
 _BYTES_PER_S: Final = 2 * 2**20

@@ -23,7 +23,7 @@ from kcl_daemon.records.payload import Payload, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.distribution import Strays
 from kcl_daemon.shards.lineage import ChildShard, created_ms
-from kcl_daemon.shards.snapshot import beginning, segment_of
+from kcl_daemon.shards.segments import segment_of
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber, Sentinel
 
 if TYPE_CHECKING:
@@ -466,8 +466,6 @@ class BufferedReader:
         """Once for each loss. `oldest` begins with the oldest record that is left; empty or None: not known."""
         if self._loss is not None:
             return
-        from kcl_daemon.retrieval.trimmed import lost_words
-
         source = self._source
         self._loss = lost_words(
             source.shard_id,

@@ -15,8 +15,7 @@ from kcl_daemon.records.batch import Batch, Limits, ReadFacts, nothing
 from kcl_daemon.records.batch_text import FRAMINGS, BatchEncoder
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.records.payload import AnyRecord, Payload, raw_record
-from kcl_protocol.frames import FRAMES_VERSION
-from kcl_protocol.messages import Record
+from kcl_protocol.messages import FRAMES_VERSION, Record
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.examples import examples
 from tests.unit.records.aggregates import aggregate, silent
