@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,15 +11,16 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from kcl_daemon.cli.common import NotChanged
+from kcl_daemon.config.kinds import RunUntil
 from kcl_daemon.errors import AwsError, IteratorExpired, Throttled, Trimmed, Unavailable
-from kcl_daemon.leases.lease import HashRange, ShardId
+from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Clock, FetchedRecords, IteratorKind, Kinesis, ReadFrom, StreamRef
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.records.payload import AnyRecord, Payload
 from kcl_daemon.retrieval.distribution import Distribution, Strays
 from kcl_daemon.retrieval.fair_share import FairShare
 from kcl_daemon.retrieval.source import INCONSISTENT_END
-from kcl_daemon.shards.lineage import NO_HASH_KEYS, ChildShard, InitialPosition, StartAt
+from kcl_daemon.shards.lineage import NO_HASH_KEYS, ChildShard, InitialPosition, Shard, StartAt
 from kcl_daemon.text import counted, short_shard
 
 # A record may be seen later than it arrived, and this clock may be wrong by so much.
@@ -28,21 +29,8 @@ _MARGIN_S: Final = 5.0
 _OLDEST: Final = ReadFrom(IteratorKind.TRIM_HORIZON)
 _SHARDS_NAMED: Final = 10
 
+AnyShard = Shard | ChildShard
 OnRecords = Callable[[ShardId, Sequence[AnyRecord]], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Until:
-    """`time_ms` None: the tip of each shard."""
-
-    time_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class FollowedShard:
-    shard_id: ShardId
-    hash_range: HashRange
-    parent_shard_ids: frozenset[ShardId]
 
 
 @dataclass(slots=True)
@@ -52,7 +40,7 @@ class Follower:
     kinesis: Kinesis
     stream: StreamRef
     start: InitialPosition
-    until: Until | None
+    until: RunUntil | None
     only: Sequence[str]
     clock: Clock
     on_records: OnRecords
@@ -61,20 +49,17 @@ class Follower:
     aggregates: int = 0
     distribution: Distribution = field(init=False)
     _unfinished: set[ShardId] = field(default_factory=set[ShardId])
-    _waiting: dict[ShardId, FollowedShard] = field(default_factory=dict[ShardId, FollowedShard])
+    _waiting: dict[ShardId, AnyShard] = field(default_factory=dict[ShardId, AnyShard])
     _begun: set[ShardId] = field(default_factory=set[ShardId])
     _said: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
         self.distribution = Distribution(self.kinesis, self.stream, self.clock)
 
-    async def shards(self) -> list[FollowedShard]:
+    async def shards(self) -> Sequence[Shard]:
         """NotChanged if one that was named does not exist."""
         if not self.only:
-            listed = await self.kinesis.list_shards(self.stream, self.start)
-            return [
-                FollowedShard(shard.shard_id, shard.hash_range, shard.parent_shard_ids) for shard in listed
-            ]
+            return await self.kinesis.list_shards(self.stream, self.start)
         every = await self.kinesis.list_shards(self.stream)
         chosen = [shard for shard in every if {shard.shard_id, short_shard(shard.shard_id)} & {*self.only}]
         found = {name for shard in chosen for name in (shard.shard_id, short_shard(shard.shard_id))}
@@ -83,18 +68,17 @@ class Follower:
             raise NotChanged(
                 f"the stream {self.stream.name} has no shard {', '.join(missing)}; it has {', '.join(names)}"
             )
-        return [FollowedShard(shard.shard_id, shard.hash_range, shard.parent_shard_ids) for shard in chosen]
+        return chosen
 
-    async def run(self, shards: Iterable[FollowedShard]) -> None:
+    async def run(self, shards: Sequence[Shard]) -> None:
         """Until all have ended. Raises AwsError if the stream is gone or must not be read."""
-        shards = list(shards)
         self._unfinished |= {shard.shard_id for shard in shards}
         async with create_task_group() as tasks:
             for shard in shards:
                 where = _OLDEST if shard.parent_shard_ids & self._unfinished else _where(self.start)
                 self._begin_when_due(tasks, shard, where)
 
-    def _begin_when_due(self, tasks: TaskGroup, shard: FollowedShard, where: ReadFrom) -> None:
+    def _begin_when_due(self, tasks: TaskGroup, shard: AnyShard, where: ReadFrom) -> None:
         if shard.shard_id in self._begun:
             return
         self._unfinished.add(shard.shard_id)
@@ -105,14 +89,13 @@ class Follower:
         self._begun.add(shard.shard_id)
         tasks.start_soon(self._follow, tasks, shard, where)
 
-    async def _follow(self, tasks: TaskGroup, shard: FollowedShard, where: ReadFrom) -> None:
+    async def _follow(self, tasks: TaskGroup, shard: AnyShard, where: ReadFrom) -> None:
         children = await _ShardTail(self, shard, where).run()
         if children is None:  # its end is not reached, so nothing after it is shown
             return
         self._unfinished.discard(shard.shard_id)
         for child in children:
-            followed = FollowedShard(child.shard_id, child.hash_range, child.parent_shard_ids)
-            self._begin_when_due(tasks, followed, _OLDEST)
+            self._begin_when_due(tasks, child, _OLDEST)
         for waiting in list(self._waiting.values()):
             self._begin_when_due(tasks, waiting, _OLDEST)
 
@@ -133,7 +116,7 @@ def _where(start: InitialPosition) -> ReadFrom:
 
 
 class _ShardTail:
-    def __init__(self, follower: Follower, shard: FollowedShard, where: ReadFrom) -> None:
+    def __init__(self, follower: Follower, shard: AnyShard, where: ReadFrom) -> None:
         self._follower = follower
         self._shard = shard
         self._where = where

@@ -15,9 +15,10 @@ from kcl_daemon.aws.build import open_kinesis_client, open_sources
 from kcl_daemon.cli.common import run, say
 from kcl_daemon.cli.leases.change import position_of
 from kcl_daemon.cli.stream.content import Opener, open_opener
-from kcl_daemon.cli.stream.follow import Follower, Until
+from kcl_daemon.cli.stream.follow import Follower
 from kcl_daemon.cli.stream.place import StreamPlace, open_place, with_place
 from kcl_daemon.cli.stream.show import TERMINAL_CHARACTERS, json_line, text_line
+from kcl_daemon.config.kinds import RunUntil
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Kinesis
 from kcl_daemon.records.content import SeenRecord
@@ -114,7 +115,7 @@ async def open_reading(place: StreamPlace, clock: ServiceClock) -> AsyncGenerato
 @dataclass(frozen=True, slots=True)
 class TailRange:
     start: InitialPosition
-    until: Until | None
+    until: RunUntil | None
     shards: tuple[str, ...]
     count: int | None
 
@@ -140,13 +141,13 @@ async def follow(place: StreamPlace, wanted: TailRange, form: TailForm) -> None:
             say(f"{counted(screen.shown, 'record')} of {screen.read} shown")
 
 
-def _until(text: str) -> Until:
+def _until(text: str) -> RunUntil:
     if text.strip().lower() == "tip":
-        return Until(None)
+        return RunUntil(None)
     at_s = position_of(text).timestamp_s
     if at_s is None:
         raise click.BadParameter(f"{text!r} is neither tip nor a time such as 2026-11-20T12:00:00Z or 1h")
-    return Until(round(at_s * 1000))
+    return RunUntil(round(at_s * 1000))
 
 
 def _filter(text: str) -> RecordFilter:
@@ -193,7 +194,7 @@ def tail(
     *,
     place: StreamPlace,
     start: InitialPosition,
-    until: Until | None,
+    until: RunUntil | None,
     count: int | None,
     shards: tuple[str, ...],
     record_filter: RecordFilter | None,

@@ -10,7 +10,8 @@ import anyio
 import pytest
 
 from kcl_daemon.cli.common import NotChanged
-from kcl_daemon.cli.stream.follow import Follower, Until
+from kcl_daemon.cli.stream.follow import Follower
+from kcl_daemon.config.kinds import RunUntil
 from kcl_daemon.errors import IteratorExpired, StreamNotFound, Throttled, Unavailable
 from kcl_daemon.leases.lease import MAX_HASH, ShardId
 from kcl_daemon.ports import IteratorKind, ReadFrom, StreamRef
@@ -27,7 +28,7 @@ from tests.unit.retrieval.stage import TroubledKinesis
 STREAM: Final = StreamRef("words")
 OLDEST: Final = InitialPosition(StartAt.TRIM_HORIZON)
 NEWEST: Final = InitialPosition(StartAt.LATEST)
-TIP: Final = Until(None)
+TIP: Final = RunUntil(None)
 
 
 class World:
@@ -75,7 +76,7 @@ class World:
         return [key for _, key in self.shown]
 
     async def follow(
-        self, start: InitialPosition = OLDEST, until: Until | None = TIP, only: Sequence[str] = ()
+        self, start: InitialPosition = OLDEST, until: RunUntil | None = TIP, only: Sequence[str] = ()
     ) -> None:
         follower = Follower(self.kinesis, STREAM, start, until, only, self.clock, self.show, self.said.append)
         await follower.run(await follower.shards())
@@ -111,10 +112,10 @@ def test_following_begins_and_ends_at_the_given_times() -> None:
             await anyio.sleep(60)
         at_s = world.clock.wall_ms() / 1000
         start = InitialPosition(StartAt.TIMESTAMP, at_s - 450)
-        await world.follow(start, Until(round((at_s - 150) * 1000)))
+        await world.follow(start, RunUntil(round((at_s - 150) * 1000)))
         assert world.keys == ["3", "4", "5", "6", "7"]
         began_s = anyio.current_time()
-        await world.follow(NEWEST, Until(world.clock.wall_ms() + 20_000))
+        await world.follow(NEWEST, RunUntil(world.clock.wall_ms() + 20_000))
         assert 20 < anyio.current_time() - began_s < 30
 
     in_virtual_time(play)

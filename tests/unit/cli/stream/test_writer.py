@@ -9,8 +9,9 @@ from typing import Final, cast
 import pytest
 
 from kcl_daemon.cli.common import NotChanged
-from kcl_daemon.cli.stream.follow import Follower, Until
+from kcl_daemon.cli.stream.follow import Follower
 from kcl_daemon.cli.stream.writer import Writer
+from kcl_daemon.config.kinds import RunUntil
 from kcl_daemon.errors import AccessDenied, AwsError, InvalidRequest, Throttled, Unavailable
 from kcl_daemon.leases.lease import MAX_HASH
 from kcl_daemon.ports import StreamRef, StreamSummary
@@ -75,7 +76,7 @@ class Stage:
             world.kinesis,
             STREAM,
             InitialPosition(StartAt.TRIM_HORIZON),
-            Until(None),
+            RunUntil(None),
             (),
             world.clock,
             world.show,
