@@ -107,7 +107,7 @@ def _table(name: str, caption: str, shown: StatusTable, rows: Iterable[str] | No
 def _row(columns: Sequence[Column], cells: Cells, last: str = "") -> str:
     """The first cell names the row; `last` is HTML."""
     first, *others = columns
-    name, reported = text(cells[first.key]), "".join([_cell(each, cells[each.key]) for each in others])
+    name, reported = text(cells[first.name]), "".join([_cell(each, cells[each.name]) for each in others])
     return f'<tr data-key="{name}"><th scope="row">{name}</th>{reported}{last}</tr>'
 
 
@@ -161,7 +161,7 @@ def _moves(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _move_row(cells: Cells) -> str:
-    when, key, reason = (text(cells[each.key]) for each in MOVES.columns)
+    when, key, reason = (text(cells[each.name]) for each in MOVES.columns)
     return f'<tr><td class=num>{when}</td><th scope="row">{key}</th><td>{reason}</td></tr>'
 
 
@@ -217,27 +217,20 @@ def _shard_row(placed: LineageEntry, draw: Callable[[str], str]) -> str:
     stream = f' <span class="stream">{text(entry.stream)}</span>' if entry.stream is not None else ""
     line = "" if entry.held is None else draw(entry.key)
     cells = SHARDS.cells(entry)
-    reported = "".join(_shard_cell(each, cells[each.key], entry, line) for each in SHARDS.columns[1:])
+    waits = cells["waits_for"]
+    own = {
+        "state": f'<td><span class="state {TONES[entry.state]}">{cells["state"]}</span></td>',
+        "latency": f'<td class="num two">{_kept_together(cells["latency"])}</td>',
+        "throughput": f'<td class="num two">{line} {_kept_together(cells["throughput"])}</td>',
+        "waits_for": f"<td{' class=why' if waits else ''}>{text(waits)}</td>",
+        "checkpoint": f"<td class=name><code>{text(cells['checkpoint'])}</code></td>",
+        "worker": f"<td class=name>{text(cells['worker'])}</td>",
+    }
+    reported = "".join([own.get(each.name) or _cell(each, cells[each.name]) for each in SHARDS.columns[1:]])
     return (
         f'<tr data-key="{text(entry.key)}"><th scope="row">{lead}{shard_name(entry.shard_id)}{stream}{came}</th>'
         f"{reported}</tr>"
     )
-
-
-def _shard_cell(column: Column, cell: str, entry: ShardEntry, line: str) -> str:
-    match column.name:
-        case "state":
-            return f'<td><span class="state {TONES[entry.state]}">{cell}</span></td>'
-        case "latency" | "throughput":
-            drawn = f"{line} " if column.name == "throughput" else ""
-            return f'<td class="num two">{drawn}{_kept_together(cell)}</td>'
-        case "waits_for":
-            return f"<td{' class=why' if cell else ''}>{text(cell)}</td>"
-        case "checkpoint" | "worker":
-            shown = f"<code>{text(cell)}</code>" if column.name == "checkpoint" else text(cell)
-            return f"<td class=name>{shown}</td>"
-        case _:
-            return _cell(column, cell)
 
 
 def _kept_together(figures: str) -> str:
@@ -277,37 +270,35 @@ def _stderr(said: tuple[str, ...]) -> str:
     return f'<td><details><summary>{many}</summary><pre tabindex="0">{lines}</pre></details></td>'
 
 
+def _first(name: str, caption: str, shown: StatusTable, which: str = "") -> Iterator[str]:
+    """`which`: those that are shown of very many."""
+    if which and len(shown.rows) > MAX_SHARDS:
+        caption += f": of {len(shown.rows)} those {which}"
+    yield from _table(name, caption, replace(shown, rows=shown.rows[:MAX_SHARDS]))
+
+
 def _lanes(shown: StatusTable) -> Iterator[str]:
     caption = "Shards with several children, and the lane that holds the checkpoint back"
-    if len(shown.rows) > MAX_SHARDS:
-        caption += f": of {len(shown.rows)} those where it does so longest"
-    yield from _table("lanes", caption, replace(shown, rows=shown.rows[:MAX_SHARDS]))
+    return _first("lanes", caption, shown, "where it does so longest")
 
 
 def _set_aside(shown: StatusTable) -> Iterator[str]:
-    caption = "Records that were not processed: stored as dead letters, or skipped"
-    yield from _table("set-aside", caption, replace(shown, rows=shown.rows[:MAX_SHARDS]))
+    return _first("set-aside", "Records that were not processed: stored as dead letters, or skipped", shown)
 
 
 def _spark(view: SparkView) -> Iterator[str]:
     if view.ui is not None:
         yield f"<p>Spark's own page: {text(view.ui)}</p>"
     yield from _table("spark-queries", "Queries", query_table(view))
-    shown = spark_shard_table(view)
     caption = "Shards, as all queries together have them"
-    if len(shown.rows) > MAX_SHARDS:
-        caption += f": of {len(shown.rows)} those that wait longest"
-    yield from _table("spark-shards", caption, replace(shown, rows=shown.rows[:MAX_SHARDS]))
+    yield from _first("spark-shards", caption, spark_shard_table(view), "that wait longest")
 
 
 def _landing(view: LandingView) -> Iterator[str]:
     if view.trouble is not None:
         yield f"<p>The store takes nothing: {text(str(view.trouble))}</p>"
-    shown = landing_table(view)
     caption = "Shards, since the lander began"
-    if len(shown.rows) > MAX_SHARDS:
-        caption += f": of {len(shown.rows)} those that wait longest"
-    yield from _table("landing-shards", caption, replace(shown, rows=shown.rows[:MAX_SHARDS]))
+    yield from _first("landing-shards", caption, landing_table(view), "that wait longest")
 
 
 @dataclass(frozen=True, slots=True)

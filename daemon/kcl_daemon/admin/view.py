@@ -349,9 +349,10 @@ def capacity_text(snapshot: Snapshot) -> str:
 
 
 def _shown_of_held(figure: Shown[ShardView]) -> Shown[ShardEntry]:
+    cell = figure.cell
     return Shown(
         figure.heading,
-        text=lambda entry: _of_nobody(entry, figure) if entry.held is None else figure.cell(entry.held),
+        text=lambda entry: _of_nobody(entry, figure) if entry.held is None else cell(entry.held),
         number=figure.number,
         shortened=figure.shortened,
         drops=figure.drops,

@@ -121,7 +121,7 @@ def plain_lines(shown: StatusView) -> Iterator[str]:
 
 def _aligned(block: StatusTable) -> list[str]:
     numbers = {place for place, each in enumerate(block.columns) if each.number}
-    rows = [[row[each.key] for each in block.columns] for row in block.rows]
+    rows = [[row[each.name] for each in block.columns] for row in block.rows]
     return aligned([each.heading.lower() for each in block.columns], rows, numbers)
 
 
@@ -240,7 +240,7 @@ def _table(block: StatusTable) -> Table:
             min_width=None if column.shortened else _width(block, column),
         )
     for row in block.rows:
-        table.add_row(*(_styled(each.key, row[each.key]) for each in block.columns))
+        table.add_row(*(_styled(each.name, row[each.name]) for each in block.columns))
     return table
 
 
@@ -252,4 +252,4 @@ def _styled(name: str, cell: str) -> Text:
 
 
 def _width(block: StatusTable, column: Column) -> int:
-    return max(len(column.heading), *(len(row[column.key]) for row in block.rows))
+    return max(len(column.heading), *(len(row[column.name]) for row in block.rows))

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from functools import cached_property
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from kcl_daemon.text import NONE
@@ -12,7 +13,7 @@ Of = TypeVar("Of")
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 Samples: TypeAlias = list[tuple[Labels, float]]
 Cells: TypeAlias = Mapping[str, str]
-"""By the `key` of their columns."""
+"""By the names of their columns."""
 
 PREFIX: Final = "kcl"
 SHARD: Final = ("shard_id", "stream")
@@ -179,9 +180,8 @@ class Column:
     drops: int = field(default=0, kw_only=True)
     name: str = field(default="", kw_only=True)
 
-    @property
-    def key(self) -> str:
-        return self.name or self.heading
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.heading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +193,14 @@ class Shown(Column, Generic[Of]):
     metric: Family | None = None
     text: Callable[[Of], str] | None = None
 
-    def cell(self, each: Of) -> str:
-        if self.text is not None:
-            return self.text(each)
-        value = self.value(each)
-        return NONE if value is None else self.unit(value)
+    @property
+    def cell(self) -> Callable[[Of], str]:
+        value_of, unit = self.value, self.unit
+
+        def written(each: Of) -> str:
+            return NONE if (value := value_of(each)) is None else unit(value)
+
+        return self.text or written
 
 
 def sample(metric: Family, value: Callable[[Of], float | None]) -> Shown[Of]:
@@ -221,7 +224,7 @@ class StatusTable:
     left_out: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Table(Generic[Of]):
     """`empty` is said in place of rows."""
 
@@ -229,16 +232,20 @@ class Table(Generic[Of]):
     shown: tuple[Shown[Of], ...]
     empty: str = "none"
 
-    @property
+    @cached_property
     def columns(self) -> tuple[Column, ...]:
         return tuple(each for each in self.shown if each.heading)
+
+    @cached_property
+    def _cells(self) -> list[tuple[str, Callable[[Of], str]]]:
+        return [(each.name, each.cell) for each in self.shown if each.heading]
 
     @property
     def families(self) -> Iterator[Family]:
         return (each.metric for each in self.shown if each.metric is not None)
 
     def cells(self, each: Of) -> dict[str, str]:
-        return {column.key: column.cell(each) for column in self.shown if column.heading}
+        return {name: cell(each) for name, cell in self._cells}
 
     def of(self, rows: Iterable[Of], title: str = "") -> StatusTable:
         return StatusTable(title or self.title, self.columns, self.empty, tuple(map(self.cells, rows)))

@@ -138,14 +138,3 @@ DEAD_LETTERS: Final = _own("dead_letters")
 STRAY_LINES: Final = _own("child_stray_lines")
 CLOUDWATCH_LOST: Final = _own("metrics_not_sent")
 OTLP_LOST: Final = _own("otlp_exports_failed")
-
-INFO: Final = FROM_SNAPSHOT["worker"]
-UPTIME: Final = FROM_SNAPSHOT["worker_uptime_seconds"]
-WORKING: Final = FROM_SNAPSHOT["worker_started"]
-STOPPING: Final = FROM_SNAPSHOT["worker_stopping"]
-WANTED: Final = FROM_SNAPSHOT["workers_wanted"]
-CAPACITY_DRAIN: Final = FROM_SNAPSHOT["capacity_drain_seconds"]
-CAPACITY_SPEED: Final = FROM_SNAPSHOT["capacity_speed"]
-CAPACITY_BOUND: Final = FROM_SNAPSHOT["capacity_bound"]
-SHARD_WAITS: Final = FROM_SNAPSHOT["shard_waits_seconds"]
-LANDING_TROUBLE: Final = FROM_SNAPSHOT["landing_store_trouble"]

@@ -23,8 +23,9 @@ from kcl_daemon.telemetry.helper_views import LANDING, QUERIES, SPARK_SHARDS, La
 from kcl_daemon.telemetry.shards import FIGURES, LANES, LanedShard, ShardView
 from kcl_daemon.telemetry.snapshot import LatencyView, Snapshot
 
+_F: Final = own.FROM_SNAPSHOT
 FROM_SNAPSHOT: Final[tuple[Family, ...]] = (
-    *own.FROM_SNAPSHOT.values(),
+    *_F.values(),
     *(family for table in (FIGURES, LANES, QUERIES, SPARK_SHARDS, LANDING) for family in table.families),
     own.RECORD_LATENCY,
 )
@@ -137,7 +138,7 @@ def spark_samples(view: SparkView) -> Iterator[tuple[Family, Samples]]:
 def landing_samples(view: LandingView) -> Iterator[tuple[Family, Samples]]:
     yield from LANDING.samples([(each, _labels_of_landing(each.name)) for each in view.shards])
     cause = "" if view.trouble is None else view.trouble.cause
-    yield own.LANDING_TROUBLE, [((("cause", cause),), float(view.trouble is not None))]
+    yield _F["landing_store_trouble"], [((("cause", cause),), float(view.trouble is not None))]
 
 
 def _labels_of_landing(name: str) -> Labels:
@@ -170,7 +171,7 @@ def samples(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:
     yield from _of_worker(snapshot)
     named = [(shard, _labels(shard)) for shard in snapshot.shards]
     yield (
-        own.SHARD_WAITS,
+        _F["shard_waits_seconds"],
         [((*labels, ("cause", shard.cause.value)), shard.waits_s) for shard, labels in named],
     )
     yield from FIGURES.samples(named)
@@ -188,10 +189,10 @@ def _of_worker(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:
         ("application", snapshot.application),
         ("version", snapshot.version),
     )
-    yield own.INFO, [(who, 1.0)]
-    yield own.UPTIME, [((), snapshot.uptime_s)]
-    yield own.WORKING, [((), float(snapshot.started))]
-    yield own.STOPPING, [((), float(snapshot.stopping))]
+    yield _F["worker"], [(who, 1.0)]
+    yield _F["worker_uptime_seconds"], [((), snapshot.uptime_s)]
+    yield _F["worker_started"], [((), float(snapshot.started))]
+    yield _F["worker_stopping"], [((), float(snapshot.stopping))]
     capacity = snapshot.capacity
     if capacity is not None and snapshot.leads and capacity.by == snapshot.worker_id:
         yield from _of_capacity(capacity)
@@ -199,10 +200,13 @@ def _of_worker(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:
 
 def _of_capacity(capacity: Capacity) -> Iterator[tuple[Family, Samples]]:
     whole = capacity.whole
-    yield own.WANTED, [((), float(capacity.wanted))]
-    for family, value in ((own.CAPACITY_DRAIN, whole.drains_s), (own.CAPACITY_SPEED, whole.speed)):
+    yield _F["workers_wanted"], [((), float(capacity.wanted))]
+    for family, value in (
+        (_F["capacity_drain_seconds"], whole.drains_s),
+        (_F["capacity_speed"], whole.speed),
+    ):
         yield family, [] if value is None else [((), value)]
-    yield own.CAPACITY_BOUND, [((("bound", each.value),), float(each is whole.binds)) for each in Bound]
+    yield _F["capacity_bound"], [((("bound", each.value),), float(each is whole.binds)) for each in Bound]
 
 
 def is_of_shard(labels: Labels) -> bool:

@@ -117,6 +117,8 @@ class SeenLease:
             return each.progress.failures >= FAILING_FROM, self.watchdog.is_stalled(each)
 
         lanes, window = self.progress.lanes, self.progress.window
+        if not lanes:
+            return self.held
         worst = max((self.held, *lanes.values()), key=trouble)
         slowest = None if window is None or window.slowest is None else lanes.get(window.slowest)
         if worst is not self.held or slowest is None or slowest.progress.cause is WaitReason.KINESIS:
