@@ -21,10 +21,7 @@ _SHOWN_BYTES: Final = 500
 
 
 def probe(question: str, environment: Mapping[str, str], timeout_s: float = _PATIENCE_S) -> tuple[bool, str]:
-    """Whether the daemon is healthy, and its answer.
-
-    Without a port, a running process counts as healthy.
-    """
+    """Whether the daemon is healthy, and its answer; without a port it is."""
     port = given_for("adminPort", environment)
     if port is None:
         return True, "KCL_ADMIN_PORT is not set: the process runs, more is not known"

@@ -317,11 +317,7 @@ async def serve_once(settings: AdminSettings, server: AdminServer, log: Log) -> 
 
 @asynccontextmanager
 async def _listening(address: str, port: int) -> AsyncGenerator[MultiListener[SocketStream], None]:
-    """For all of IPv6, listen on IPv4 as well, which anyio keeps apart.
-
-    Raises:
-        OSError: the port is taken, or there is no such address.
-    """
+    """For all of IPv6 also on IPv4, which anyio keeps apart; OSError: the port is taken, or there is no such address."""
     # Closes every listener, even when cancelled; a MultiListener stops at the first.
     async with AsyncExitStack() as held:
         given = await held.enter_async_context(

@@ -169,10 +169,7 @@ def families(table: str, *, from_snapshot: bool = False) -> dict[str, Family]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Of a table; none without a heading. `name`: for who shows it in a way of its own.
-
-    A narrow terminal cuts the cells of those that are `shortened`, and leaves out others in the order of `drops`; 0: never.
-    """
+    """A narrow terminal cuts what is `shortened`, and leaves out columns in the order of `drops`; 0: never."""
 
     heading: str = ""
     number: bool = field(default=True, kw_only=True)
@@ -186,7 +183,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Shown(Column, Generic[Of]):
-    """A column, a metric, or both. `unit` writes the value (None: not known) into the cell, or `text` does."""
+    """A column, a metric, or both; `unit` writes the value (None: not known) into the cell, or `text` does."""
 
     value: Callable[[Of], float | None] = lambda _: None
     unit: Callable[[float], str] = str

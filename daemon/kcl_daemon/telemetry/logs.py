@@ -65,11 +65,7 @@ def threshold_of(word: str) -> Threshold | None:
 
 
 def parse_levels(text: str) -> LogLevels:
-    """Parse `LEVEL` and `COMPONENT=LEVEL`, separated by commas.
-
-    Raises:
-        ValueError: names the wrong part and the choices.
-    """
+    """From `LEVEL` and `COMPONENT=LEVEL`, separated by commas; ValueError names the wrong part and the choices."""
     root: Threshold = "info"
     components: dict[str, Threshold] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -280,10 +276,7 @@ def _to_json(_logger: object, _method: str, event: _EventDict) -> str:
 
 
 def _in_lines(event: _EventDict) -> _EventDict:
-    """Escapes control characters, which could fake log lines or control a terminal.
-
-    Tracebacks keep their lines.
-    """
+    """Escapes control characters, which could fake lines or control a terminal; tracebacks keep their lines."""
     for name, value in event.items():
         if isinstance(value, str):
             lines = value.split("\n") if name == "exception" else [value]

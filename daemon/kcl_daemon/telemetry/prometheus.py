@@ -103,7 +103,7 @@ class Totals:
         return found
 
     def begin(self, counts: Iterable[tuple[Family, Labels]]) -> None:
-        """Prometheus sees no increase in a series that begins with its first event."""
+        """Prometheus sees no increase where a series begins."""
         for family, labels in counts:
             self.series(family, labels)
 

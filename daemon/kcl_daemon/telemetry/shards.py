@@ -90,7 +90,7 @@ class Look:
 class SeenLease:
     """A shard, or one of its lanes; `not_done` of a lane: its records, and their bytes.
 
-    Waits and failures are of the worst: a lane in more trouble than its shard, or that works while the shard has nothing new.
+    Waits and failures are of a lane that is in more trouble than its shard, or works while the shard has nothing new.
     """
 
     def __init__(self, held: ActiveLease, look: Look, not_done: tuple[int, int] = (0, 0)) -> None:
@@ -182,7 +182,7 @@ def later(default: T, source: Callable[[SeenLease], T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class ChildView:
-    """`restarts` counts earlier children since the lease was taken; `stderr` ends with the newest line."""
+    """`restarts` counts earlier children since the lease was taken."""
 
     pid: int
     rss_bytes: int | None
@@ -238,8 +238,8 @@ class ShardView:
     """One lease that this worker holds; `stream` and `stream_id` are None in single-stream mode.
 
     Args:
-        idle_s: since the last batch, checkpoint or empty answer.
-        behind_ms: of the last Kinesis answer, whatever became of its records.
+        idle_s: since the last progress.
+        behind_ms: of the last answer of Kinesis.
         records: processed since the lease was taken, as `data_bytes`; `read_records` were read for it.
         failures: children since the last progress; `last_error` and `stderr_tail` are of the last.
         stream_id: `account:name:creationEpoch`.
@@ -396,7 +396,6 @@ FIGURES: Final[Table[ShardView]] = Table(
         words("Waits for", lambda shard: shard.waits_for, shortened=True, drops=7, name="waits_for"),
     ),
 )
-"""The page and the terminal add what is known of shards that other workers hold."""
 LANES: Final[Table[LanedShard]] = Table(
     "Lanes",
     (

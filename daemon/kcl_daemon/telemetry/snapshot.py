@@ -100,7 +100,7 @@ class Snapshot:
     Args:
         started: tables and streams are ready.
         renewed_s: since all leases were renewed; None: no leases.
-        fleet: all leases; empty until this worker reads the table, as leader or for a viewer.
+        fleet: all leases, once this worker has read the table, as leader or for a viewer.
         fleet_age_s: age of `fleet` and `workers`; None: never read.
         spark: None: no engine, or it is silent; as `landing` for the lander.
         place: stream, region and account; empty from an older daemon.
@@ -141,7 +141,7 @@ class Snapshot:
 
     @property
     def capacity_age_s(self) -> float:
-        """By the clocks of the leader and of this worker."""
+        """By the clocks of leader and worker."""
         return 0.0 if self.capacity is None else max(0.0, (self.at_ms - self.capacity.at_ms) / 1000)
 
 
@@ -185,7 +185,7 @@ def worker_views(
     *,
     also: Iterable[WorkerId] = (),
 ) -> tuple[WorkerView, ...]:
-    """All workers that report or own an unfinished lease, and `also` these."""
+    """Of all that report or own an unfinished lease, and `also` these."""
     held = Counter(lease.actual_owner for lease in leases if not lease.is_finished)
     latest = {row.worker_id: row.metrics.get(CPU, ())[-1:] for row in rows}
 
@@ -215,7 +215,7 @@ class ResidentMemory:
         self._figures: dict[int, tuple[float, int | None]] = {}
 
     def of(self, pids: Iterable[int]) -> dict[int, int | None]:
-        """None for a process until it is read."""
+        """None: not read yet."""
         now_s = self._clock.monotonic()
         wanted = set(pids)
         self._figures = {pid: figure for pid, figure in self._figures.items() if pid in wanted}
