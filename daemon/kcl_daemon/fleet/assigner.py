@@ -1,7 +1,4 @@
-"""The leader reads leases and workers, decides who reads what, and writes it (KCL: LeaseAssignmentManager).
-
-Shard sync runs beside it, so assignment never waits long for Kinesis.
-"""
+"""The leader decides who reads what, and writes it (KCL: LeaseAssignmentManager)."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class _SyncRun:
 
 
 class BackgroundSync:
-    """One shard sync at a time; the leader waits `timings.poll_s` for it."""
+    """One shard sync at a time, beside the assignment, which waits `timings.poll_s` for it."""
 
     def __init__(
         self,
@@ -70,10 +67,7 @@ class BackgroundSync:
         return self._shard_sync.audited if self._poll is None else frozenset()
 
     async def ensure(self, leases: Sequence[Lease], background: TaskGroup) -> bool:
-        """Start a sync unless one runs; returns whether to read the leases again.
-
-        Errors are logged. A slow sync continues in `background`.
-        """
+        """Returns whether to read the leases again. Logs errors. A slow sync continues in `background`."""
         if self._poll is not None:
             return False
         poll = self._poll = _SyncRun()
@@ -147,7 +141,6 @@ def record_fleet_metrics(meters: Meters, monitor: FleetMonitor, fleet: Fleet, pl
     meters.add(kcl.FLEET_SUPPORT, min((codes.get(owner, 0) for owner in owners), default=0))
 
 
-# Rows are judged by their worker's clock, which may be wrong.
 _PERIOD_S: Final = 3600.0
 
 
@@ -265,7 +258,6 @@ class Assigner:
     async def _run_once(self, background: TaskGroup) -> None:
         audited = self._sync.audited()
         await self._load()
-        # Existing leases are assigned even if the sync fails or is slow.
         if await self._sync.ensure(self._monitor.leases, background):
             audited = self._sync.audited()
             await self._load()
@@ -345,10 +337,7 @@ class Assigner:
         return self._clock.monotonic() - self._balanced_s >= self._timings.balance_s
 
     def _is_delayed(self, fleet: Fleet) -> bool:
-        """Balancing waits while workers have not found new leases.
-
-        A Java worker finds leases by `leaseOwner`, which a handoff changes: it would never release the lease.
-        """
+        """Balancing waits for workers to find new leases. Java's finds them by `leaseOwner`, which a handoff changes."""
         me, now_s = self._elector.worker_id, self._clock.monotonic()
         if all(lease.actual_owner == me for lease in fleet.leases if lease.lease_key in fleet.unclaimed):
             self._delayed_s = None

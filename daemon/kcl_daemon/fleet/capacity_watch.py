@@ -1,4 +1,4 @@
-"""The leader's estimate of the fleet's capacity: made after its assignments, kept in a row, read by the others."""
+"""The leader's estimate of the fleet's capacity: kept in a row, read by the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from kcl_daemon.metrics import own
 from kcl_daemon.ports import Table
 
 _IDLE_S: Final = 3_600.0
-# In report periods: what has not changed is stored again, so that its age says whether there is a leader.
 _SAME_AGAIN: Final = 2.0
 
 
@@ -31,8 +30,7 @@ async def read_capacity(table: Table) -> tuple[Row | None, Capacity | None]:
 class CapacityWatch:
     """`capacity` is the leader's own estimate, or what was read last.
 
-    A leader begins with what is stored, so that its estimates are damped as those of the former one. Each write requires the
-    row as it was read: of two leaders one is refused, and learns what the other has written.
+    A leader begins with what is stored, so that its estimates are damped as those of the former one. Of two leaders one is refused.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Which KCL version a worker acts as, and which of its loops run therefore.
 
-KCL: MigrationClientVersionStateInitializer, MigrationStateMachineImpl, DynamicMigrationComponentsInitializer. A version names the
-components that should run, not steps, so a failed step is done again. `migrations` has what follows a start that is not in 3.x.
+KCL: MigrationClientVersionStateInitializer, MigrationStateMachineImpl, DynamicMigrationComponentsInitializer. A version names
+components, not steps, so a failed step is done again. `migrations` has what follows a start that is not in 3.x.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from kcl_daemon.ports import Table
 POLL_EVERY_S: Final = 60.0
 """Every worker polls the row this often; the first time up to `POLL_JITTER_S` later."""
 POLL_JITTER_S: Final = 30.0
-# Workers of a new application may all write the row at once.
 _MAX_LOST_RACES: Final = 5
 _PAUSE_FIRST_S: Final = 1.0
 
@@ -57,9 +56,8 @@ class Components:
     """What runs on a worker (KCL: DynamicMigrationComponentsInitializer).
 
     Args:
-        creates_index: by owner, if it is missing; no worker waits for it. Not while a rollback may remove it.
-        leader_assigns: the leader has the lock and assigns leases. Else each worker takes leases, and a shuffle
-            of the lease owners elects.
+        creates_index: by owner; not while a rollback may remove it.
+        leader_assigns: the leader has the lock. Else each worker takes leases, and a shuffle of the owners elects.
     """
 
     reports_metrics: bool
@@ -118,10 +116,7 @@ def decide_start_version(
     now_ms: int,
     key_attribute: str,
 ) -> StartVersion:
-    """The version in which a worker starts (KCL: MigrationClientVersionStateInitializer).
-
-    The stored row decides. The first worker writes it; a worker that asks for 3.x ends the rollback period.
-    """
+    """The stored row decides. The first worker writes it; one that asks for 3.x ends the rollback period."""
     if stored is None:
         return _first(config, me=me, now_ms=now_ms, key_attribute=key_attribute)
     if config is ClientVersionConfig.V3X and stored.state is ClientVersion.V3X_WITH_ROLLBACK:
@@ -145,7 +140,7 @@ def _first(config: ClientVersionConfig, *, me: WorkerId, now_ms: int, key_attrib
 
 
 class PausableTask:
-    """Runs a loop while it is open, each time from its beginning. It starts closed."""
+    """Runs a loop while it is open, each time from its beginning."""
 
     def __init__(self, loop: Callable[[], Awaitable[None]]) -> None:
         self._loop = loop
@@ -166,7 +161,6 @@ class PausableTask:
                 self._scope.cancel()
 
     async def run(self) -> None:
-        """A loop that returns runs again only after closing and opening."""
         while True:
             await self._opened.wait()
             with anyio.CancelScope() as self._scope:
@@ -250,7 +244,6 @@ class ComponentSwitcher:
                 assert_never(part)
 
     async def _release_finished(self) -> None:
-        """A leader that assigns needs no owner for finished leases."""
         async with anyio.create_task_group() as releases:
             for held in self._renewer.held.values():
                 if held.lease.is_finished:
@@ -284,10 +277,7 @@ class ClientVersionMonitor:
         self._wakeup.wake()
 
     async def begin(self) -> None:
-        """Decide the start version, write it if needed, and start its components.
-
-        Can be repeated after an error. ConfigurationError if the row is unreadable.
-        """
+        """May be repeated after an error. ConfigurationError if the row is unreadable."""
         for _ in range(_MAX_LOST_RACES):
             stored = CLIENT_VERSION_CODEC.read(await self._get())
             if isinstance(stored, UnusableState):

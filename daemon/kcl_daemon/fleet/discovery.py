@@ -109,7 +109,7 @@ class PendingHandoffs:
 
 
 class AssignmentNotifier:
-    """Follows the notices in the lock row; `on_assigned` is called when one comes, or when they stop."""
+    """`on_assigned` is called when a notice comes, or when they stop."""
 
     def __init__(self, context: WorkerContext, *, on_assigned: Callable[[], None]) -> None:
         self._clock = context.clock
@@ -121,7 +121,6 @@ class AssignmentNotifier:
 
     @property
     def is_kept(self) -> bool:
-        """Whether notices can be relied on; else workers must query."""
         return (
             self._assignment_epoch is not None
             and self._read_s is not None
@@ -134,7 +133,7 @@ class AssignmentNotifier:
         return self._clock.monotonic() - self._changed_s <= self._timings.failover_s / 2
 
     def read(self, lock: LeaderLock | None) -> None:
-        """With None there is no leader; the next one may assign leases before we see it."""
+        """None: the next leader may assign leases before we see it."""
         self._take(None if lock is None else lock.assignment_epoch)
         self._read_s = self._clock.monotonic()
 
@@ -315,10 +314,7 @@ class Discovery:
             self._log.info("lease_released", lease_key=lease.lease_key, to=lease.lease_owner)
 
     async def give_back(self) -> None:
-        """At shutdown, release leases assigned to us but not found yet.
-
-        Never raises for AWS; takes `timings.call_s` at most.
-        """
+        """Release leases assigned to us but not found yet. Never raises for AWS; takes `timings.call_s` at most."""
         with self._clock.move_on_after(self._timings.call_s):
             try:
                 for key in sorted(await self._table.owned_keys(self._me)):
@@ -342,7 +338,7 @@ class Discovery:
             self._log.info("lease_released", lease_key=key, to=None)
 
     def take_assigned(self, lease: Lease, moved_s: float) -> None:
-        """Hold a lease that we, as leader, have just assigned; watch it during a handoff."""
+        """Hold a lease that we, as leader, have just assigned."""
         if lease.checkpoint_owner is not None:
             self.offer((lease,))
         elif lease.lease_owner == self._me and not self._renewer.holds(lease.lease_key):

@@ -1,6 +1,6 @@
 """Elects the leader through the lock row (KCL: DynamoDBLockBasedLeaderDecider).
 
-Several workers may lead for a moment; the conditions of their writes make that harmless.
+Several may lead for a moment; the conditions of their writes make that harmless.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Elector:
 
     @property
     def java_leader(self) -> WorkerId | None:
-        """The latest leader if it is a Java worker; those write no notices."""
+        """The latest leader if it is a Java worker."""
         return self._java_leader
 
     @property
@@ -191,7 +191,7 @@ class Elector:
         return lock_s
 
     async def resign(self, *, stand_back: bool = False) -> None:
-        """Let another worker lead at once. Never raises for AWS: the lock expires.
+        """Never raises for AWS: the lock expires.
 
         `stand_back`: we cannot lead, so leave the lock to others for a while, unless alone.
         """
@@ -214,10 +214,7 @@ class Elector:
             self._log.warning("leadership_release_failed", error=str(error), advice="it expires by itself")
 
     async def notify_assigned(self) -> None:
-        """Announce assignments of a worker that does not lead, if the lock row has notices.
-
-        Never raises for AWS: new owners find leases later anyway.
-        """
+        """Announce them if the lock row has notices. Never raises for AWS: new owners find leases later anyway."""
         try:
             lock = lock_from_row(await self._get())
             if lock is not None and lock.assignment_epoch is not None and lock.owner != self._me:
@@ -245,7 +242,6 @@ class Elector:
             self._unanswered.clear()
             self._on_holds((self._me, None if row is None else row.holds))
         elif row is not None and row.owner == self._me and row.version in self._unanswered:
-            # The answer of an earlier heartbeat was lost.
             self._lock = row
             self._wakeup.wake()
         else:

@@ -1,7 +1,7 @@
 """Follows pauses and limits (`leases/holds.py`) for the consumers of one worker, and writes them.
 
-A worker reads their row every three seconds while records flow or something is held. An idle worker reads it
-when the leader's lock shows a change, and again before it gives the first record after a while.
+Their row is read every three seconds while records flow or something is held; by an idle worker when the leader's lock shows a
+change, and before the first record after a while.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ _BUSY_S: Final = 3.0
 FRESH_S: Final = 4.0
 _IDLE_S: Final = 900.0
 _RETRY_S: Final = 15.0
-# Longer than the busy pause and a call that fails.
 _FAILING_S: Final = 8.0
 _DAY_MS: Final = 86_400_000
 _NOT_READ: Final = "grant dynamodb:GetItem on the coordinator table (`kcl-daemon iam-policy`)"
@@ -57,11 +56,11 @@ class HoldsNotWritten(KclError):
 async def change_holds(
     table: Table, change: Callable[[tuple[Hold, ...]], Iterable[Hold]]
 ) -> tuple[tuple[Hold, ...], tuple[Hold, ...]]:
-    """Write what `change` makes of the holds; returns the holds before and after.
+    """Returns the holds before and after.
 
     Raises:
         HoldsNotWritten: the row is unreadable or kept changing.
-        AwsError: a call failed; after Unavailable it may have been written.
+        AwsError: after Unavailable it may have been written.
     """
     for _ in range(_MAX_LOST_RACES):
         row = await table.get(HOLDS_KEY)
@@ -164,7 +163,7 @@ class HoldWatch:
         self._done()
 
     def _failed(self, error: Exception, cure: str = _NOT_READ) -> None:
-        """What was read last stays in force, and records are not kept waiting."""
+        """What was read last stays in force."""
         if self._unreadable != str(error):
             self._log.warning(
                 "holds_unreadable",
@@ -226,7 +225,7 @@ class HoldWatch:
     def may_give(self) -> bool:
         """Whether what is known is fresh enough to give records; marks that records flow.
 
-        Where reads fail, it stays fresh for longer, so not every batch waits for one.
+        Where reads fail it stays fresh for longer, so not every batch waits.
         """
         now_s = self._used_s = self._clock.monotonic()
         if now_s - self._read_s <= (_FAILING_S if self._failures > 1 else FRESH_S):

@@ -1,6 +1,6 @@
-"""Deletes finished leases, and leases of former streams (KCL: LeaseCleanupManager).
+"""Deletes finished leases (KCL: LeaseCleanupManager); `shards.sync` decides.
 
-`shards.sync` decides. Under a Java leader, workers delete their own (`clean_own_leases`).
+Under a Java leader, workers delete their own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def delete_finished(
     With `shards` None Kinesis was not asked. With an `owner` only its leases go.
 
     Raises:
-        AwsError: a delete failed, after all were tried; the next look continues.
+        AwsError: after all were tried; the next look continues.
     """
     left = {lease.lease_key: lease for lease in leases}
     deleted = 0
@@ -102,7 +102,7 @@ class LeaseCleanup:
         self._polled_s = self._completed_s = self._garbage_s = context.clock.monotonic()
 
     async def clean(self, leases: Sequence[Lease]) -> None:
-        """Never raises for AWS. As in KCL, the next period begins only after a deletion."""
+        """Never raises for AWS."""
         now_s = self._clock.monotonic()
         over = [lease.lease_key for lease in leases if lease.is_finished]
         self._finished_s = {key: self._finished_s.get(key, now_s) for key in over}

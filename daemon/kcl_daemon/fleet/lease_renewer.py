@@ -1,8 +1,6 @@
 """The leases this worker holds: renew, checkpoint, release (KCL: DynamoDBLeaseRenewer).
 
-A lease is held while its last write known to have taken effect is younger than the failover time on our
-monotonic clock, whatever DynamoDB answers. All writes of a lease take its lock, so renewal and checkpoint
-cannot race.
+All writes of a lease take its lock, so renewal and checkpoint cannot race.
 """
 
 from __future__ import annotations
@@ -33,10 +31,7 @@ def lease_labels(lease: Lease) -> dict[str, str]:
 
 
 class RenewalMetrics:
-    """KCL renews all leases at once (RenewAllLeases); here each has its time, and a period sums them up.
-
-    It fails if any renewal failed, and takes as long as the slowest.
-    """
+    """KCL renews all leases at once (RenewAllLeases): a period sums up single renewals. It takes as long as the slowest."""
 
     def __init__(self, meters: Meters, clock: Clock) -> None:
         self._meters = meters
@@ -84,7 +79,7 @@ class HeldLease:
         on_change: called on loss or a beginning handoff.
         handoff_s: when we learned of the handoff.
         announced: we began its handoff, and read on for a while.
-        lanes: how far each of several children is done, stored with the lease.
+        lanes: how far each of several children is done.
     """
 
     lease: Lease
@@ -111,8 +106,6 @@ class HeldLease:
 
 
 class LeaseRenewer:
-    """First renewals are spread at random, as leases often come by the hundred."""
-
     def __init__(self, context: WorkerContext, *, table: Table, on_duplicate: Callable[[], None]) -> None:
         """`on_duplicate` is called when another process wrote our lease under our worker id."""
         self._table = table
@@ -157,7 +150,7 @@ class LeaseRenewer:
         return held
 
     async def claim(self, lease: Lease) -> HeldLease | None:
-        """Renew and hold a lease found to be ours; None if it no longer is, or is already held."""
+        """None if it no longer is ours, or is already held."""
         began_s = self._clock.monotonic()
         claim = lease_row.claimed(lease_row.renewal(lease, None), lease, self._context.service_ms)
         written = await self._call(claim)
@@ -168,7 +161,6 @@ class LeaseRenewer:
         held = self._held.get(renewed.lease_key)
         if held is None:
             return self.adopt(renewed, moved_s=began_s)
-        # As leader we assigned it to ourselves meanwhile.
         if renewed.lease_counter > held.lease.lease_counter:
             self._moved(held, renewed, began_s)
         return None
@@ -218,10 +210,10 @@ class LeaseRenewer:
         self.renewals.renewed(began_s, ok=ok)
 
     async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None:
-        """Store a checkpoint, at LATEST with where reading began; does nothing if it is stored already.
+        """Does nothing if it is stored already; at LATEST with where reading began.
 
         Raises:
-            LeaseLost: the lease is no longer ours; nothing was stored.
+            LeaseLost: nothing was stored.
             AwsError: it was not stored, or that is unknown; the same checkpoint may be tried again.
         """
         # KCL stores throughput with renewals only; here a frequent checkpoint replaces the renewal.
@@ -284,10 +276,9 @@ class LeaseRenewer:
             held.on_change()
 
     async def release_lease(self, held: HeldLease, *, degraded: bool = False) -> None:
-        """Release the lease to the next owner of its handoff, else to nobody.
+        """To the next owner of its handoff, else to nobody. Never raises for AWS: the lease expires.
 
-        Never raises for AWS: the lease expires. `degraded`: its children keep failing here, so another worker
-        should take it.
+        `degraded`: its children keep failing here, so another worker should take it.
         """
         held.releasing = True
         try:

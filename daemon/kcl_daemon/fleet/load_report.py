@@ -73,7 +73,6 @@ def observation(
     cpu: float | None,
     stalled_by: WaitReason | None = None,
 ) -> ShardObservation:
-    """A shard with lanes is paused, or fails, with the lane that it waits for."""
     slow = progress.lanes.get(progress.slow_lane) if progress.cause is WaitReason.LANE else None
     known = (progress,) if slow is None else (progress, slow.progress)
     causes = {each.cause for each in known}

@@ -1,4 +1,4 @@
-"""The streams of a worker that reads many (KCL: MultiStreamTracker).
+"""Many streams (KCL: MultiStreamTracker): each is synced as one alone, and what is left of former ones is deleted.
 
 A multi-stream table calls a stream `account:name:epoch`; Java programs write any epoch.
 """
@@ -46,7 +46,7 @@ def streams_to_read(
 ) -> list[tuple[StreamSummary, InitialPosition]]:
     """Of the streams of a DynamoDB table, oldest first: up to the first that is not finished.
 
-    `position` is for the one that reading began with; what came later is read from its start.
+    `position` is for the one that reading began with.
     """
     labels = [_table_stream(each).label for each in summaries]
     mine = _table_stream(summaries[-1])
@@ -125,7 +125,7 @@ class MultiStreamTracker:
 
     @property
     def is_list_known(self) -> bool:
-        """Whether an unlisted stream is a former one; not until a new leader has listed the streams itself."""
+        """An unlisted stream is a former one; not until a new leader has listed the streams itself."""
         return self._filter is None or self._is_list_fresh
 
     @property
@@ -147,7 +147,7 @@ class MultiStreamTracker:
         return found
 
     def listing(self, identity: StreamIdentity) -> ListedStream | None:
-        """The list entry with this name and account, whatever the epoch; None for a former stream."""
+        """With this name and account, whatever the epoch; None for a former stream."""
         for listed in self._listed:
             if listed.name != identity.name:
                 continue
@@ -162,10 +162,7 @@ class MultiStreamTracker:
         return None
 
     def successor(self, identity: StreamIdentity) -> StreamIdentity | None:
-        """The stream that replaced this one; None also if that is unknown.
-
-        Only a noted creation time, or positions that the stream cannot have, prove it.
-        """
+        """None also if unknown: only a noted creation time, or positions that the stream cannot have, prove it."""
         listed = self.listing(identity)
         stream = None if listed is None else self._current.get(listed)
         current = None if stream is None else stream.ref.identity
@@ -224,7 +221,6 @@ class MultiStreamTracker:
                 known.watch.was_created(created_s)
 
     def forget_poll(self) -> None:
-        """A list from before may lack streams that the previous leader has found since."""
         self._polled_s, self._is_list_fresh = None, False
 
     async def _poll(self, leases: LeasesByStream) -> list[AwsError]:
@@ -302,7 +298,6 @@ class MultiStreamTracker:
             self._failed(listed, error)
 
     def is_read_out(self, identity: StreamIdentity, leases: LeasesByStream) -> bool:
-        """A former stream of a table, read to its end; a later one has leases."""
         mine = identity.of_table
         if mine is None or self.listing(identity) is not None:
             return False
@@ -318,7 +313,6 @@ class MultiStreamTracker:
         )
 
     def _ref(self, listed: ListedStream) -> StreamRef:
-        # As configured, to find a stream that was created anew.
         return StreamRef(listed.name, listed.arn)
 
     async def _found(
@@ -356,7 +350,6 @@ class MultiStreamTracker:
     async def _identity(
         self, listed: ListedStream, summary: StreamSummary, leases: LeasesByStream
     ) -> StreamIdentity:
-        """The stream's name in its leases, else Kinesis' own."""
         real = StreamIdentity.of_arn(summary.arn, summary.creation_time_s)
         if real.of_table is not None:
             return real
@@ -549,10 +542,7 @@ class MultiStreamShardSync:
         return created
 
     async def _note_creation(self, leases: LeasesByStream) -> None:
-        """Note the creation time for later leaders; Java programs do not.
-
-        Never raises for AWS: the next look continues.
-        """
+        """Java programs do not. Never raises for AWS."""
 
         async def note(unnoted: tuple[Lease, int]) -> None:
             await self._table.update(lease_row.stream_creation_update(*unnoted))

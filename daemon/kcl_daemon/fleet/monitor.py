@@ -47,7 +47,7 @@ class FleetMonitor:
         self.unreadable_workers = 0
 
     async def poll(self) -> None:
-        """A separate worker table is read less often. After an error earlier results stay."""
+        """After an error earlier results stay."""
         began_s = self._clock.monotonic()
         lease_rows = await self._tables.leases.scan()
         self._workers_are_fresh = False
@@ -67,10 +67,7 @@ class FleetMonitor:
         return self._workers_read_s is None or now_s - self._workers_read_s >= period_s
 
     async def refresh_workers(self) -> bool:
-        """Read the worker rows if `poll` did not; returns whether it did.
-
-        Call it before an assignment: a worker that has just left must get nothing.
-        """
+        """Unless `poll` did; returns whether. Before an assignment: a worker that has just left must get nothing."""
         if self._workers_are_fresh:
             return False
         await self._poll_workers(self._clock.monotonic())

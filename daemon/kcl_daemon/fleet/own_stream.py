@@ -1,7 +1,6 @@
 """A worker does not start on the tables of another stream. KCL compares nothing.
 
-The row `daemon/stream` names the stream. Where there is none yet, because Java or a former version made the
-tables, the leases are compared with the stream's shards.
+The row `daemon/stream` names the stream. Where there is none yet, the leases are compared with the stream's shards.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ async def read_own_stream(table: Table) -> tuple[Row | None, OwnStream | None]:
 
 
 async def write_own_stream(table: Table, before: Row | None, own: OwnStream) -> WriteResult:
-    """Refused if the row is no longer as it was read."""
     return await write_row(table, text_write(STREAM_KEY, before, own.text, key_attribute=table.key_attribute))
 
 
@@ -58,14 +56,12 @@ class ComparedLeases:
 
 
 def why_not_own(compared: ComparedLeases) -> str | None:
-    """A single checkpoint may be damaged; but if Kinesis accepts one, the leases are of the stream."""
+    """If Kinesis accepts one checkpoint, the leases are of the stream."""
     refused = compared.refused
     return refused[0] if refused and len(refused) == compared.tried else compared.why
 
 
 class OwnStreamCheck:
-    """`check` before the worker writes anything, `store` once its tables exist."""
-
     def __init__(self, tables: Tables, streams: SingleStreamTracker, application: str) -> None:
         self._tables = tables
         self._kinesis = streams.kinesis
@@ -92,7 +88,7 @@ class OwnStreamCheck:
             self._streams.stream.watch.was_created(mine.created_s)
 
     async def is_known(self, *, is_new: bool = False) -> bool:
-        """Whether the row names the stream. Raises ConfigurationError if it names another one."""
+        """ConfigurationError if it names another one."""
         mine = await self.mine()
         self._row, stored = await read_own_stream(self._tables.coordinator)
         if is_new:
@@ -128,7 +124,7 @@ class OwnStreamCheck:
         return (await read_own_stream(self._tables.coordinator))[1]
 
     async def adopt(self) -> None:
-        """Write the row, whatever it says; raises ConfigurationError if it keeps changing."""
+        """ConfigurationError if the row keeps changing."""
         mine, table = await self.mine(), self._tables.coordinator
         await table.ensure()  # a fleet of KCL 2.x has none
         for _ in range(_MAX_LOST_RACES):

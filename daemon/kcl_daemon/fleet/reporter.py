@@ -1,8 +1,7 @@
-"""Writes this worker's row (KCL: WorkerMetricStatsReporter) and samples gauges.
+"""Writes this worker's row (KCL: WorkerMetricStatsReporter).
 
-A Java leader averages each metric over the workers that report it. Java measures CPU on ECS, EKS and EC2
-only, we on every Linux host. Under a Java leader without CPU, our few workers would be their own average and
-get no leases, so our rows have no CPU either.
+A Java leader averages each metric over the workers that report it. Java measures CPU on ECS, EKS and EC2 only: under a Java leader
+without CPU our few workers would be their own average and get no leases, so our rows have none either.
 """
 
 from __future__ import annotations
@@ -47,10 +46,9 @@ class Reporter:
         on_other: Callable[[Incarnation], bool],
         run_until_ms: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`cpu_averages` ends the window and returns the oldest first; None if CPU is not measured.
+        """`cpu_averages` ends the window, oldest first; None: not measured. `cpu_host`: several workers share that CPU.
 
-        `cpu_host` is set if several workers share that CPU. `on_other` is called when another live process
-        keeps writing our row; it returns whether to leave it the row.
+        `on_other`: another live process keeps writing our row; returns whether to leave it the row.
         """
         self._incarnation = incarnation
         self._ours = incarnation.is_that_of_the_row
@@ -90,11 +88,7 @@ class Reporter:
         return self._timings.report_s
 
     async def report(self) -> bool:
-        """False if it failed.
-
-        The first write requires that the row exists: a late one must not bring back the row that shutdown
-        deleted.
-        """
+        """False if it failed. The first write requires that the row exists: shutdown may have deleted it."""
         with self._meters.operation(kcl.REPORT) as span:
             written = await self._written()
             if not written:
@@ -140,7 +134,6 @@ class Reporter:
             self._log.info("cpu_metric_reported_again", leader=leader)
 
     def _row(self) -> RowUpdate:
-        """Ends the CPU period, even if figures are withheld."""
         averages = [float(average) for average in (self._cpu_averages or tuple)()]
         self._has_figures = bool(averages)
         cpu = averages[-1] / 100 if averages and averages[-1] != FAILED else None
@@ -158,7 +151,7 @@ class Reporter:
         )
 
     def _is_of_another(self, row: Row | None) -> bool:
-        """Until our first report the row may be a dead process's, and late; only who writes it again is alive."""
+        """Until our first report the row may be a dead process's."""
         before, self._other = self._other, None
         other = None if row is None else incarnation_of(row)
         if other is None or other == self._incarnation or not self._has_reported:
@@ -170,7 +163,7 @@ class Reporter:
         return self._on_other(other)
 
     async def retire(self) -> None:
-        """Never raises for AWS: the row expires. Tries again: others give leases to a worker whose row is there."""
+        """Never raises for AWS: the row expires."""
         with self._clock.move_on_after(self._timings.call_s):
             for attempt in range(_RETIRE_TRIES):
                 try:

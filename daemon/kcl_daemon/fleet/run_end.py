@@ -1,8 +1,7 @@
-"""The end of a bounded run (`runUntil`; no counterpart in KCL).
+"""The end of a bounded run (`runUntil`; not in KCL): every lease is finished, or marked by its reader.
 
-A run ends when every lease is finished, or marked by its reader: nothing before the bound is left. Marked
-leases stay with their workers, and whoever sees all marks stops. Workers need not agree on the bound: one
-with a later bound reads on, alone, when the others have gone.
+Marked leases stay with their workers, and whoever sees all marks stops. Workers need not agree on the bound: one with a later
+bound reads on, alone, when the others have gone.
 """
 
 from __future__ import annotations
@@ -80,12 +79,11 @@ class RunEnd:
         self.leases_seen = 0
 
     async def begin(self) -> None:
-        """Before the first report. Kinesis has been asked, so its time is known."""
         if self._is_tip:
             self.until_ms = self._clock.wall_ms()
 
     async def settle(self) -> None:
-        """After the first report: of workers that start together, each sees the others or is seen."""
+        """After the first report: of workers that start together, each sees the others."""
         assert self.until_ms is not None, "the run has begun"
         if self._is_tip:
             agreed_ms = await self._agreed_ms(self.until_ms)

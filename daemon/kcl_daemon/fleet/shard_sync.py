@@ -43,10 +43,9 @@ if TYPE_CHECKING:
 
 
 class SyncSchedule:
-    """Decides when to sync a stream.
+    """A new leader syncs on its first look: the previous one may have died between two writes.
 
-    A new leader syncs on its first look: the previous one may have died between two writes. `compares`: there
-    are no hash keys, so only the shards show what is missing.
+    `compares`: there are no hash keys, so only the shards show what is missing.
     """
 
     def __init__(
@@ -156,10 +155,9 @@ class ShardSync:
         return frozenset({self._stream.identity} if self._schedule.has_audited else ())
 
     async def ensure(self, leases: Sequence[Lease]) -> bool:
-        """Create and clean up what is due; returns whether leases were created.
+        """Returns whether leases were created. `leases` are all of the stream, as just read.
 
-        `leases` are all of the stream, as just read. After a failure created leases stay, the next call
-        continues, and looks become rarer.
+        After a failure created leases stay, and looks become rarer.
         """
         created = False
         if self._snapshot is not None:
@@ -278,7 +276,6 @@ class ShardSync:
     async def _own_shards(self, leases: Sequence[Lease]) -> Sequence[Shard] | None:
         """None if they belong to another stream than the leases."""
         shards = counted_shards(await self._listed(), leases)
-        # An ARN of DynamoDB never means another stream.
         for _, why in () if self._of_dynamodb else leases_of_another(leases, shards):
             self._watch.is_replacement(why)
             return None
@@ -301,7 +298,6 @@ class ShardSync:
         self._logged_finished = found
 
     async def _listed(self) -> Sequence[Shard]:
-        """A list made in the middle of a reshard is not used."""
         unexpected = frozenset[str]()
         for attempt in range(_LIST_ATTEMPTS):
             if attempt:

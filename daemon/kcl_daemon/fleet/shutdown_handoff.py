@@ -1,7 +1,4 @@
-"""Begins handoffs before a worker stops, so that next owners are ready; not in KCL.
-
-If this fails, leases are released as usual.
-"""
+"""Begins handoffs before a worker stops, so that next owners are ready; not in KCL."""
 
 from __future__ import annotations
 
@@ -26,10 +23,7 @@ _STANDBY_LOOK_S: Final = 0.5
 
 
 class ShutdownHandoff:
-    """Used once, when the worker row is deleted and other loops have ended.
-
-    `place` None: isGracefulLeaseHandoffEnabled is false. `grace_s` is the children's time to stop.
-    """
+    """`place` None: isGracefulLeaseHandoffEnabled is false. `grace_s` is the children's time to stop."""
 
     def __init__(
         self,
@@ -80,7 +74,6 @@ class ShutdownHandoff:
             await self._await_standby()
 
     async def _await_standby(self) -> None:
-        """Each consumer stops by itself when its next owner is ready."""
         while self._clock.monotonic() < self._began_s + self._standby_s:
             waiting = [
                 held
@@ -130,7 +123,6 @@ class ShutdownHandoff:
             await self._elector.notify_assigned()
 
     async def _recheck_owners(self, following: AbstractSet[WorkerId]) -> None:
-        """Drop next owners that left or seem dead; the leader finds others."""
         try:
             doubtful = await self._silent_owners(following)
             more_s = self._renewal_wait_s()
@@ -149,7 +141,7 @@ class ShutdownHandoff:
         self._possible_owners = self._live_workers() - doubtful - late
 
     async def _may_receive(self, owner: WorkerId) -> bool:
-        """Read the row again: where all stop at once, the next owner may have left since the look at the fleet."""
+        """Where all stop at once, the next owner may have left since the look at the fleet."""
         if owner not in self._possible_owners:
             return False
         try:

@@ -1,7 +1,6 @@
 """Begins the snapshot of a table, once for each application and stream.
 
-Before the first lease, a coordinator row (`leases/text_row.py`) says when it began and in how many segments.
-So two leaders make the same leases.
+A coordinator row (`leases/text_row.py`) says when it began and in how many segments: two leaders make the same leases.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ _LATEST_HOURS: Final = 20.0
 
 
 class SnapshotStart:
-    """`table` has the coordinator rows, `workers` those of workers."""
-
     def __init__(
         self,
         context: WorkerContext,
@@ -77,7 +74,7 @@ class SnapshotStart:
         self._said.add(_key(stream))
 
     async def over(self, stream: StreamRef, leases: Sequence[Lease]) -> None:
-        """Say when all segments are finished; only one leader says it. Never raises for AWS."""
+        """Only one leader says it. Never raises for AWS."""
         first = snapshot_in(leases)
         if first is None or first in self._over:
             return

@@ -1,4 +1,4 @@
-"""Whether a stream is there, and the same: only another creation time than the one noted in its leases shows that it is new."""
+"""Whether a stream is there, and the same: only another creation time than the one in its leases says no."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ class StreamState(Enum):
 
 
 class StreamMonitor:
-    """Knows whether one stream exists, and is still the one created at `created_s`.
-
-    With None the first answer of Kinesis counts. A stream of DynamoDB is never another one: its ARN has the time of its creation.
-    """
+    """`created_s` None: the first answer counts. A stream of DynamoDB is never another one: its ARN has that time."""
 
     def __init__(
         self, *, kinesis: Kinesis, stream: StreamRef, clock: Clock, log: Log, created_s: int | None = None
@@ -51,7 +48,7 @@ class StreamMonitor:
         return self._created_s
 
     async def poll(self) -> StreamState:
-        """Ask Kinesis, or share an answer that was requested after this call; raises AwsError."""
+        """Or share an answer that was requested after this call; raises AwsError."""
         came_s = self._clock.monotonic()
         async with self._looking:
             if not self._is_active(came_s):
@@ -61,7 +58,7 @@ class StreamMonitor:
         return self.state
 
     def _is_active(self, came_s: float) -> bool:
-        """An earlier answer proves nothing: the stream may have been deleted since."""
+        """An earlier answer proves nothing."""
         if self._polled_s is None:
             return False
         if self.state is StreamState.THERE:
@@ -86,7 +83,7 @@ class StreamMonitor:
         return await self.poll() is StreamState.THERE
 
     async def has_forgotten(self, lease: Lease) -> bool:
-        """Whether the stream no longer has the shard, and may have had it; raises AwsError."""
+        """The stream may have had it; raises AwsError."""
         if self._stream.is_of_dynamodb:
             return True
         shards = await self._kinesis.list_shards(self._stream)
@@ -136,7 +133,7 @@ class StreamMonitor:
             log_stream_replaced(self._log, self._stream, why=why)
 
     def positions_match(self) -> None:
-        """The leases fit again, perhaps repaired by hand; a different creation time still counts."""
+        """Perhaps repaired by hand."""
         if self.state is StreamState.ANOTHER and self._by_positions:
             self._by_positions = False
             self._become(StreamState.THERE)

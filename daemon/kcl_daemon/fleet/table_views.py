@@ -138,8 +138,7 @@ class MonitoredTable(TableWrapper):
 class DualTable(TableWrapper):
     """Rows of one kind that move from their own table to the lease table (KCL: WorkerMetricStatsDAO).
 
-    Callers see the key attribute of the old table. Reads try the old table first: rows only move from it to the
-    lease table, so none is missed. `written` gets new rows.
+    Callers see the old key attribute. Reads try the old table first: rows only move from it. `written` gets new rows.
     """
 
     def __init__(self, legacy: Table, leases: Table, *, written: Table) -> None:
@@ -195,7 +194,7 @@ class DualTable(TableWrapper):
 
 
 class LeaderLockTable(TableWrapper):
-    """The lock is taken only after a check that it has not moved; AwsError if `is_here` cannot know."""
+    """Taken only after a check that the lock has not moved; AwsError if `is_here` cannot know."""
 
     def __init__(
         self, table: Table, is_here: Callable[[], Awaitable[bool]], on_taken: Callable[[], None]
@@ -205,7 +204,7 @@ class LeaderLockTable(TableWrapper):
         self._on_taken = on_taken
 
     async def put(self, row: Row, require: Conditions = ()) -> WriteResult:
-        """Refused with no row if the lock has moved, or had moved when the caller read it."""
+        """Refused with no row if the lock has moved."""
         is_here = await self._is_here()
         taken = WriteResult(applied=False, row=None)
         if is_here and self._is_made_for(row, require):
@@ -221,11 +220,7 @@ class LeaderLockTable(TableWrapper):
 
 
 class TableRoutes:
-    """The tables of an application as its loops see them.
-
-    `tables` stays valid when routes change. During the move a scan of its `worker_metrics` returns only rows
-    of the old table.
-    """
+    """`tables` stays valid when routes change. During the move a scan of its `worker_metrics` returns only old rows."""
 
     def __init__(self, separate: Tables, *, migrate_all: bool, clock: Clock) -> None:
         self.separate = separate
@@ -271,10 +266,9 @@ class TableRoutes:
         self.lock.route_to(coordinator)
 
     def _route_to_separate(self, *, to_leases: bool) -> None:
-        """Where rows are while there are several tables (KCL: WorkerMetricStatsDAO, CoordinatorStateDAO).
+        """KCL: WorkerMetricStatsDAO, CoordinatorStateDAO.
 
-        A worker always writes to the table of its start status, so that rows do not move when leaders change
-        their minds.
+        A worker always writes to the table of its start status, so that rows do not move when leaders change their minds.
         """
         leases, workers, coordinator = (
             self.separate.leases,
@@ -289,7 +283,7 @@ class TableRoutes:
         self.lock.route_to(coordinator)
 
     async def _lock_is_here(self) -> bool:
-        """Runs before each attempt to lead: no worker may lead without knowing the status of the move."""
+        """No worker may lead without knowing the status of the move."""
         if self.status is TableStatus.COMPLETE:
             return True
         row = await self.follow()

@@ -41,7 +41,7 @@ _TELLING_KEYS: Final = (LEADER_KEY, "Migration3.0")
 class TableInspection:
     """`warning` is for operators; `states` are lease, worker and coordinator table, None if missing.
 
-    `status` is the state of the migration to one table, under these settings.
+    `status` is that of the migration to one table, under these settings.
     """
 
     layout: TableLayout
@@ -140,7 +140,6 @@ async def _get(table: Table, key: str) -> Row | None:
 _FIRST_POLL_S: Final = 0.02
 _FIRST_PAUSE_S: Final = 1.0
 _MAX_PAUSE_S: Final = 30.0
-# Ten minutes of failures; the next start tries again.
 _MAX_FAILURES: Final = 24
 _INDEX: Final = "the index by owner"
 _RECOVERY: Final = "point-in-time recovery"
@@ -201,7 +200,7 @@ class ApplicationTables:
             await self._make(await self._decide())
 
     async def complete_index(self) -> None:
-        """Returns when it is ready. Never raises for AWS."""
+        """Never raises for AWS."""
         # A fleet that went back to 2.x has removed it.
         await self._persist(_INDEX, self._leases, self._index_step)
 

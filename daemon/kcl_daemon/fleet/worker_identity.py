@@ -1,8 +1,7 @@
 """Takes over from daemons killed on this host, and detects two processes with one worker id.
 
-Both leave the same rows, a dead process and a live duplicate: only proof, or a failover time without change,
-tells them apart. `Predecessors` needs proof, and ignores leases of other hosts. The guard of a killed daemon
-keeps its lock until the children are gone, so no shard gets a second reader.
+Both leave the same rows: only proof, or a failover time without change, tells them apart. `Predecessors` needs proof, and ignores
+other hosts. The guard of a killed daemon keeps its lock until the children are gone, so no shard gets a second reader.
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ _MAX_ATTEMPTS: Final = 3
 
 
 class Predecessors:
-    """Used at the start of a worker.
-
-    Without a `folder` nothing is ever proven. `room` is how many more leases we may hold.
-    """
+    """Without a `folder` nothing is ever proven. `room` is how many more leases we may hold."""
 
     def __init__(
         self,
@@ -115,7 +111,7 @@ class Predecessors:
             self._log.info("predecessor_not_proven_dead", former_worker_id=record.worker_id, reason=reason)
 
     async def run(self) -> None:
-        """Take over, then return. Never raises for AWS: other leases expire."""
+        """Never raises for AWS: other leases expire."""
         ends_s = self._clock.monotonic() + _PATIENCE_S
         failures = 0
         while True:
@@ -158,10 +154,7 @@ class Predecessors:
         self._log.info("predecessor_taken_over", former_worker_id=former, leases=len(leases))
 
     async def _row_is_of(self, record: ProcessRecord) -> bool:
-        """Whether the worker id is still the dead process's; then its row is deleted.
-
-        This comes first: the row looks alive for a minute, and a leader would assign leases to it.
-        """
+        """Then its row is deleted, first of all: it looks alive for a minute, and a leader would assign leases to it."""
         table, former = self._tables.worker_metrics, record.worker_id
         row = await table.get(former)
         found = None if row is None else incarnation_of(row)
@@ -272,7 +265,7 @@ class DuplicateWorkerDetector:
     async def settle(self, stop: anyio.Event) -> None:
         """Return when no other process with our worker id lives, or on `stop`.
 
-        Without proof that the row's writer is dead, wait for a failover time without change.
+        Without proof that the writer is dead, wait for a failover time without change.
 
         Raises:
             WorkerIdTaken: another process lives, and this one `refuses` to wait.
