@@ -1,7 +1,4 @@
-"""The only place that builds the object graph: settings and adapters in, a worker out.
-
-Building calls nothing outside the process; `Worker.run` does.
-"""
+"""The only place that builds the object graph. Building calls nothing outside the process."""
 
 # ruff: noqa: PLW0108 - a lambda finds its part later
 
@@ -10,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kcl_daemon.capacity.figures import CapacityTargets
 from kcl_daemon.config.balance import ClientVersionConfig, LeaseSettings
@@ -21,7 +18,7 @@ from kcl_daemon.consumer.standby import StandbyChildren
 from kcl_daemon.context import Broadcast, Timings, WorkerContext, timings
 from kcl_daemon.cpu.sources import CpuSampler
 from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, assignment_strategies
-from kcl_daemon.fleet.capacity_watch import CapacityWatch
+from kcl_daemon.fleet.capacity_watch import CapacityWatch, LoadReport
 from kcl_daemon.fleet.client_version import (
     ClientVersion,
     ClientVersionMonitor,
@@ -35,7 +32,6 @@ from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.hold_watch import HoldWatch
 from kcl_daemon.fleet.lease_cleanup import clean_own_leases
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
-from kcl_daemon.fleet.load_report import LoadReport
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.own_stream import OwnStreamCheck
 from kcl_daemon.fleet.reporter import Reporter
@@ -46,13 +42,14 @@ from kcl_daemon.fleet.streams import (
     SingleStreamTracker,
     TrackedStream,
     leases_of,
+    location_of,
     require_same_stream_mode,
 )
 from kcl_daemon.fleet.tables import ApplicationTables
 from kcl_daemon.fleet.worker_identity import DuplicateWorkerDetector, Predecessors
 from kcl_daemon.host_ports import Evidence, StateFolder
 from kcl_daemon.leases.layout import TableStatus
-from kcl_daemon.leases.lease import Lease, LeaseKey, TableStream, WorkerId
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.worker_row import Incarnation
 from kcl_daemon.ports import (
     NO_METERS,
@@ -92,7 +89,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """What connects the worker to the world; None: this system or the settings have none.
+    """None: this system or the settings have none.
 
     Args:
         cpu_host: where other workers report the same CPU figure.
@@ -122,7 +119,6 @@ class Adapters:
 def streams_of(
     settings: Settings, kinesis: Kinesis, clock: Clock, log: Log, *, table: Table
 ) -> SingleStreamTracker | MultiStreamTracker:
-    """With many streams, the lease table says which have leases."""
     if settings.reads_many:
         from kcl_daemon.fleet.many_streams import MultiStreamTracker
 
@@ -177,7 +173,6 @@ def shard_sync_of(
 
 
 def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
-    """Wider limits where the settings make something slower."""
     house = StallLimits()
     child, retrieval = settings.child, settings.retrieval
     idle_ms = retrieval.idle_time_between_reads_ms
@@ -215,11 +210,6 @@ def lease_settings_of(settings: Settings) -> LeaseSettings:
 
 
 class Application:
-    """All parts of one daemon, each made when first needed.
-
-    Where two parts need each other, one gets a callback.
-    """
-
     def __init__(self, settings: Settings, adapters: Adapters, helper: HelperSource = lambda: None) -> None:
         log = adapters.log.bind(worker_id=settings.worker_id)
         self._settings = settings
@@ -298,7 +288,7 @@ class Application:
             clock=self._context.clock,
             log=self._context.log,
             helper=self._helper,
-            place=partial(location_of, self._settings, self.worker),
+            place=partial(location_of, self._settings, self._streams),
         )
 
     @cached_property
@@ -386,7 +376,6 @@ class Application:
         )
 
     def _wake_assignment(self) -> None:
-        """There are leases without an owner. Only the loops of the current mode run."""
         self._assigner.wake()
         if self._from_2x is not None:
             self._from_2x.taker.wake()
@@ -483,7 +472,6 @@ class Application:
         )
 
     def _shard_sync(self, leads: Callable[[], bool]) -> ShardSync | MultiStreamShardSync:
-        """Each way to lead (`Assigner`, `LeaseTaker`) has its own."""
         return shard_sync_of(
             self._streams,
             self._settings,
@@ -534,8 +522,8 @@ class Application:
         from kcl_daemon.migrations.kcl2_taking import From2x
 
         return From2x(
-            self._context,
-            self._settings.leases,
+            context=self._context,
+            settings=self._settings.leases,
             tables=self._tables,
             renewer=self._renewer,
             monitor=self._monitor,
@@ -547,7 +535,6 @@ class Application:
 
     @property
     def _from_2x(self) -> From2x | None:
-        """From when on leases were taken as in KCL 2.x."""
         return self.__dict__.get("_as_in_2x")
 
     def _leads_by_shuffle(self) -> bool:
@@ -693,20 +680,3 @@ class Application:
 
 def build(settings: Settings, adapters: Adapters) -> Worker:
     return Application(settings, adapters).worker
-
-
-_ARN_COLONS: Final = 5
-
-
-def location_of(settings: Settings, worker: Worker) -> str:
-    streams = worker.streams
-    arn = streams.arn if isinstance(streams, SingleStreamTracker) else None
-    if arn is not None and arn.count(":") >= _ARN_COLONS:
-        _, _, _, of_arn, account, name = arn.split(":", _ARN_COLONS)
-        if (of_table := TableStream.of(arn)) is not None:
-            return f"stream of the table {of_table.table} in {of_arn}, account {account}"
-        return f"stream {name.removeprefix('stream/')} in {of_arn}, account {account}"
-    names = ", ".join(settings.streams.texts) or settings.stream_arn or settings.stream_name
-    region = settings.endpoints.region_name
-    where = "" if region is None else f" in {region}"
-    return f"{'streams' if settings.streams.texts else 'stream'} {names}{where}"

@@ -9,11 +9,18 @@ from typing import Final, TypeVar
 import anyio
 
 from kcl_daemon.config.balance import BalanceSettings, LeaseSettings
-from kcl_daemon.errors import AwsError, Unavailable
+from kcl_daemon.errors import AwsError, Throttled, Unavailable
 from kcl_daemon.leases.expiry import unclaimed_patience_s
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.worker_row import ACTIVE_REPORTS
+from kcl_daemon.metrics.own import CALLS
 from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Randomness
+
+_T = TypeVar("_T")
+_SUCCESS: Final = "success"
+_THROTTLED: Final = "throttled"
+_FAILURE: Final = "failure"
+OUTCOMES: Final = (_SUCCESS, _THROTTLED, _FAILURE)
 
 # An idle fleet's lock duration, and its maximum as a multiple of a busy fleet's.
 _IDLE_LEASE_S: Final = 30.0
@@ -22,8 +29,6 @@ _MAX_IDLE_STRETCH: Final = 2.5
 
 @dataclass(frozen=True, slots=True)
 class LeaderTerm:
-    """The lock expires after `lease_s`, a heartbeat comes every `heartbeat_s`."""
-
     lease_s: float
     heartbeat_s: float
 
@@ -63,11 +68,7 @@ class Timings:
     # A worker with many leases looks often, as a gap costs most there.
 
     def discovery_s(self, held: int, *, leading: bool, young: bool = False) -> float:
-        """How often to query for leases.
-
-        A young worker is about to get many. A new lease must be renewed within the failover time, or another
-        worker gets it.
-        """
+        """A new lease must be renewed within the failover time. A young worker is about to get many."""
         if leading:
             return self.fallback_poll_s
         if young:
@@ -75,10 +76,7 @@ class Timings:
         return min(self.poll_s * (max(1.25, 6 / held) if held else 10), self.failover_s / 2)
 
     def epoch_poll_s(self, held: int) -> float:
-        """How often to read assignment notices.
-
-        Without leases this exceeds the failover time; leaders allow for it (`leases/expiry.py`).
-        """
+        """Without leases this exceeds the failover time; leaders allow for it (`leases/expiry.py`)."""
         if not held:
             return min(6.5 * self.poll_s, 1.3 * self.failover_s)
         return min(self.poll_s * (4.0 if held == 1 else max(1.25, 7.5 / (held + 1))), 0.8 * self.failover_s)
@@ -89,17 +87,13 @@ class Timings:
 
     @property
     def max_handoff_wait_s(self) -> float:
-        """How long a stopping worker reads on, so that next owners see its handoffs."""
         return self.failover_s / 2
 
     def lock_s(self, held: int) -> float:
         return 5 / 3 * self.heartbeat_s * (max(1.0, 2 / held) if held else 3)
 
     def term(self, *, calm: bool, alone: bool) -> LeaderTerm:
-        """A lock lasts longer where little depends on it.
-
-        `calm`: no more leases than workers. `alone`: no other workers.
-        """
+        """`calm`: no more leases than workers. `alone`: no other workers."""
         if not (calm or alone):
             return LeaderTerm(self.leader_lease_s, self.heartbeat_s)
         stretch = min(_MAX_IDLE_STRETCH, max(1.0, _IDLE_LEASE_S / self.leader_lease_s))
@@ -173,9 +167,6 @@ class Broadcast:
             await event.wait()
 
 
-_T = TypeVar("_T")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
     worker_id: WorkerId
@@ -223,3 +214,40 @@ async def for_each(
 def raise_first(errors: Sequence[AwsError]) -> None:
     if errors:
         raise errors[0]
+
+
+class CallMetrics:
+    def __init__(self, meters: Meters, service: str) -> None:
+        self._meters = meters
+        self._service = service
+        self._known: set[str] = set()
+
+    async def counted(self, operation: str, call: Awaitable[_T]) -> _T:
+        """Await and count the call; a cancelled one is not counted."""
+        self.begins(operation)
+        try:
+            answer = await call
+        except AwsError as error:
+            self.failed(operation, error)
+            raise
+        self.succeeded(operation)
+        return answer
+
+    def begins(self, operation: str) -> None:
+        """Before a call: create its series at 0.
+
+        Otherwise the first failure would not show as an increase.
+        """
+        if operation not in self._known:
+            self._known.add(operation)
+            for outcome in OUTCOMES:
+                self._add(operation, outcome, 0.0)
+
+    def succeeded(self, operation: str) -> None:
+        self._add(operation, _SUCCESS)
+
+    def failed(self, operation: str, error: AwsError) -> None:
+        self._add(operation, _THROTTLED if isinstance(error, Throttled) else _FAILURE)
+
+    def _add(self, operation: str, outcome: str, count: float = 1.0) -> None:
+        self._meters.add(CALLS, count, service=self._service, operation=operation, outcome=outcome)

@@ -37,7 +37,7 @@ class ChildNotListed(Unavailable):
 
 
 class AccessDenied(AwsError):
-    """Credentials are missing, expired or lack a permission; a retry alone does not help."""
+    """A retry alone does not help."""
 
 
 class EnvironmentLacks(KclError):
@@ -77,7 +77,7 @@ class ConsumerLimitReached(AwsError):
 
 
 class SubscriptionTaken(AwsError):
-    """Another subscription of this consumer to this shard is in the way."""
+    """Another subscription of this consumer to this shard."""
 
 
 class InvalidRequest(AwsError):
@@ -129,7 +129,7 @@ class Invariant(StrEnum):
 
 @dataclass
 class InvariantViolated(KclError):
-    """A bug of the daemon, never of a child or an operator. It ends one consumer, which begins anew after a pause."""
+    """A bug of the daemon. It ends one consumer, which begins anew after a pause."""
 
     invariant: Invariant
     expected: str
@@ -144,10 +144,7 @@ class ChildError(KclError):
 
 
 class ChildStartFailed(ChildError):
-    """The program of `executableName` cannot be started.
-
-    `message` is for a properties file, `plain` for a command line.
-    """
+    """`message` is for a properties file, `plain` for a command line."""
 
     def __init__(self, message: str, *, plain: str = "") -> None:
         super().__init__(message)
@@ -156,10 +153,7 @@ class ChildStartFailed(ChildError):
 
 @dataclass
 class ChildExited(ChildError):
-    """The child ended or closed its stdout while still needed.
-
-    `doing` is its action or `idle`; `status` is negative for a signal, None if only stdout was closed.
-    """
+    """`doing` is its action or `idle`; `status` is negative for a signal, None if only stdout was closed."""
 
     doing: str
     status: int | None

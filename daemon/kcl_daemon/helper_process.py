@@ -92,7 +92,7 @@ _KILL_PATIENCE_S: Final = 5.0
 
 
 class HelperProcess:
-    """Starts a helper in a process group of its own, with all that it starts; OSError if it cannot start.
+    """In a process group of its own; OSError if it cannot start.
 
     Call `listen` once, `stop` meanwhile.
     """
@@ -125,10 +125,9 @@ class HelperProcess:
         on_event: Callable[[Event | UnreadableLine], None],
         log_line: Callable[[str], None],
     ) -> int:
-        """Report events until the helper ends; gives the exit code.
+        """Gives the exit code.
 
-        Ends its group with it, also when cancelled. `lines` are asked for when it has room for the next one. What it
-        prints is logged by `log_line`.
+        Ends its group with it, also when cancelled. `lines` are asked for when it has room. What it prints is logged by `log_line`.
         """
         giving = anyio.CancelScope()
         try:
@@ -205,10 +204,9 @@ _FINAL_CHECKPOINTS_MS: Final = 5_000
 
 
 def with_relays(settings: Settings, *, relay: Path, socket: Path, drain_ms: int) -> Settings:
-    """Settings whose children are relays.
+    """Answers have no timeout, because the helper holds relays back.
 
-    Answers have no timeout, because the helper holds relays back. Empty batches let idle shards checkpoint what
-    is done, and tell until when all is known of them.
+    Empty batches let idle shards checkpoint what is done.
     """
     grace_ms = max(settings.child.shutdown_grace_ms, drain_ms + _FINAL_CHECKPOINTS_MS)
     child = replace(
@@ -339,10 +337,7 @@ class Helper(ABC, Generic[View_co]):
         """`leases`: of all streams, as the leader has read them last; None while another worker leads."""
 
     def background(self, worker: StoppableWorker) -> StoppableWorker:
-        """The worker to run; its stop also reaches the helper.
-
-        The helper stops it when all was read, or when it must not go on.
-        """
+        """The worker to run; its stop also reaches the helper."""
         self._worker = worker
         if self._asked:
             worker.request_stop()
@@ -377,7 +372,6 @@ class Helper(ABC, Generic[View_co]):
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def stop(self, within_s: float = _STOP_WITHIN_S) -> None:
-        """A ready helper may finish what it does within that time."""
         self._stopping.set()
         if self._process is not None:
             await self._process.stop(within_s if self._is_ready else 0)

@@ -12,8 +12,6 @@ from kcl_daemon.leases.lease import WorkerId
 
 @dataclass(frozen=True, slots=True)
 class LeftoverRecord:
-    """Another process' record, and what this host shows of that process now."""
-
     name: str
     record: ProcessRecord
     seen: ProcessObservation
@@ -33,9 +31,7 @@ class StateFolder(Protocol):
         """All other records; a free lock becomes ours until `forget`, `leave_alone` or the end."""
         ...
 
-    async def forget(self, name: str) -> None:
-        """Remove a record that needs no more work."""
-        ...
+    async def forget(self, name: str) -> None: ...
 
     async def leave_alone(self, name: str) -> None:
         """Keep a record, release its lock."""
@@ -48,8 +44,5 @@ class StateFolder(Protocol):
 
 class Evidence(Protocol):
     async def keep(self, name: str, lines: Sequence[Mapping[str, object]]) -> str | None:
-        """Keep what a consumer did before an invariant was violated; where it is, None: it could not be kept.
-
-        Logs errors and never raises.
-        """
+        """Where it is, None: it could not be kept. Logs errors and never raises."""
         ...

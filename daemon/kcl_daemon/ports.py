@@ -1,17 +1,16 @@
-"""The ports: everything the daemon needs from outside.
+"""What the daemon needs from outside: loops use only these.
 
-Loops use only these; the simulator has its own adapters. Adapters raise the errors of `kcl_daemon.errors`. A
-call may be cancelled at any await; a cancelled write may have taken effect.
+Adapters raise the errors of `kcl_daemon.errors`. A call may be cancelled at any await; a cancelled write may have taken effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Final, Protocol, Self, runtime_checkable
+from typing import Final, Literal, Protocol, Self, runtime_checkable
 
 from anyio import CancelScope
 
@@ -23,6 +22,22 @@ from kcl_daemon.records.dead_letter import DeadLetter
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard
 from kcl_protocol.messages import Record
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+# The words of people and of Python's logging.
+_WORDS: Final[dict[str, LogLevel]] = {
+    "all": "debug",
+    "trace": "debug",
+    "debug": "debug",
+    "info": "info",
+    "notice": "info",
+    "warn": "warning",
+    "warning": "warning",
+    "error": "error",
+    "critical": "error",
+    "fatal": "error",
+}
 
 
 class Log(Protocol):
@@ -52,9 +67,7 @@ class Clock(Protocol):
         """Epoch milliseconds, for what other machines read; may jump."""
         ...
 
-    def passed_ms(self) -> int:
-        """As `wall_ms`, but no later than by the service's clock, where that is known."""
-        ...
+    def passed_ms(self) -> int: ...
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -71,8 +84,8 @@ class Randomness(Protocol):
 class StreamRef:
     """By ARN if known, else by name. `identity` None: there is only one stream.
 
-    `table`: the DynamoDB table whose streams are read, one after the other; None: just this stream. The `name` of a
-    DynamoDB stream is that of its lease keys, `REGION$ACCOUNT$TABLE$LABEL`.
+    `table`: the DynamoDB table whose streams are read, one after the other. The `name` of a DynamoDB stream is that of its lease
+    keys, `REGION$ACCOUNT$TABLE$LABEL`.
     """
 
     name: str
@@ -120,9 +133,8 @@ class ReadFrom:
 class FetchedRecords:
     """One answer of GetRecords.
 
-    At the end of a closed shard, and only there, `next_iterator` is None and `child_shards` are set.
-    `millis_behind_latest` None: not known. `is_last`: the shard has ended and nothing follows it, as at the end of
-    a DynamoDB stream that was switched off.
+    At the end of a closed shard, and only there, `next_iterator` is None and `child_shards` are set. `millis_behind_latest` None: not
+    known. `is_last`: nothing follows the shard.
     """
 
     payload: Payload
@@ -222,10 +234,10 @@ class TableState:
 
 
 class Table(Protocol):
-    """One table of rows with a string key.
+    """Rows with a string key.
 
-    Calls may raise Throttled, Unavailable, AccessDenied, InvalidRequest or TableNotFound. After Unavailable a
-    write may have taken effect; after any other error it has not.
+    Calls may raise Throttled, Unavailable, AccessDenied, InvalidRequest or TableNotFound. After Unavailable a write may have taken
+    effect; after any other error it has not.
     """
 
     @property
@@ -237,7 +249,7 @@ class Table(Protocol):
     async def describe(self) -> TableState | None: ...
 
     async def ensure(self) -> bool:
-        """Create the table if it is missing; True: this call created it.
+        """True: this call created it.
 
         Never alters an existing table; ConfigurationError if that is of another kind.
         """
@@ -278,10 +290,7 @@ class Table(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Three tables (KCL 3.0 - 3.4), or the lease table alone (KCL 3.5).
-
-    In the second case the others are views of it; their scans give only their rows.
-    """
+    """Three tables (KCL 3.0 - 3.4), or the lease table and views of it (KCL 3.5)."""
 
     leases: Table
     worker_metrics: Table
@@ -307,10 +316,8 @@ class CommitResult:
 
 
 class Transactions(Protocol):
-    """Writes to several rows: all take effect or none."""
-
     async def commit(self, parts: Sequence[TablePart]) -> CommitResult:
-        """Commit up to 100 parts on different rows.
+        """Up to 100 parts on different rows.
 
         Errors as for `Table` writes; InvalidRequest also for a repeated row, no parts or too many.
         """
@@ -332,7 +339,7 @@ class ChildPipes(Protocol):
 
 
 class Child(ChildPipes, Protocol):
-    """A running child process; the adapter passes its stderr on."""
+    """The adapter passes its stderr on."""
 
     @property
     def pid(self) -> int: ...
@@ -343,7 +350,7 @@ class Child(ChildPipes, Protocol):
         ...
 
     async def until_reading(self) -> None:
-        """Give it the first byte of its first line, `{`; returns when it has read that: it has started.
+        """Give it the first byte of its first line, `{`; returns when it has read that.
 
         `send` then leaves that byte out. Call it once, before `send`; it may be cancelled.
         """
@@ -378,10 +385,9 @@ class Children(Protocol):
     async def start(
         self, shard_id: ShardId, stream: StreamRef | None = None, lane: ChildLane | None = None
     ) -> Child:
-        """Start the program in its own session; ChildStartFailed if that is impossible.
+        """In its own session; ChildStartFailed if that is impossible.
 
-        `stream` None: it is not known, as for a program that is tried out. `lane` None: it is the only child of its
-        shard.
+        `stream` None: not known. `lane` None: it is the only child of its shard.
         """
         ...
 
@@ -421,8 +427,7 @@ class StreamConsumer:
 class PushedRecords:
     """One event of a subscription.
 
-    Subscribing after `continuation` misses nothing. At the end of a closed shard, and only there, it is None
-    and `child_shards` are set. `millis_behind_latest` None: not known.
+    At the end of a closed shard, and only there, `continuation` is None and `child_shards` are set.
     """
 
     payload: Payload
@@ -433,10 +438,9 @@ class PushedRecords:
 
 class Subscription(Protocol):
     async def next(self) -> PushedRecords | None:
-        """The next event; None: it ended normally, after about five minutes.
+        """None: it ended normally, after about five minutes.
 
-        Reads only what is asked for, so a slow caller slows the service down. Leave the subscription after a
-        cancelled call.
+        A slow caller slows the service down. Leave the subscription after a cancelled call.
 
         Raises:
             SubscriptionTaken: a later one took over.
@@ -462,17 +466,14 @@ class FanOut(Protocol):
     ) -> AbstractAsyncContextManager[Subscription]:
         """The subscription ends with the context.
 
-        Entering also raises SubscriptionTaken if the previous one is under five seconds old. The service uses
-        `consumer_arn`; `stream` says which one is read.
+        Entering also raises SubscriptionTaken if the previous one is under five seconds old.
         """
         ...
 
 
 class DeadLetters(Protocol):
     async def store(self, dead_letter: DeadLetter) -> None:
-        """On return it is safe: on disk, or accepted by the service.
-
-        Cancelled, it may be stored; storing it twice does no harm.
+        """On return it is safe: on disk, or accepted by the service. Storing it twice does no harm.
 
         Raises:
             AwsError: not accepted; InvalidRequest: never will be.
@@ -484,8 +485,6 @@ class DeadLetters(Protocol):
 
 @runtime_checkable
 class DeadLetterBatches(Protocol):
-    """A place that stores many at the price of one."""
-
     async def store_all(self, dead_letters: Sequence[DeadLetter]) -> None:
         """As `DeadLetters.store`; all or none."""
         ...
@@ -564,7 +563,7 @@ NO_METERS: Final[Meters] = NoMeters()
 class Statistic:
     """Values of one metric since the last publication (CloudWatch: StatisticSet).
 
-    Not frozen: with many shards thousands are made a minute, and that costs three times as much.
+    Not frozen: thousands are made a minute, and that costs three times as much.
     """
 
     name: str
@@ -580,3 +579,13 @@ class CloudWatch(Protocol):
     async def put(self, namespace: str, statistics: Sequence[Statistic]) -> None:
         """A failed call may have taken effect. Raises AwsError."""
         ...
+
+
+def level_of(word: str) -> LogLevel | None:
+    """In any case; None: no level has that name."""
+    return _WORDS.get(word.strip().lower())
+
+
+def at_level(log: Log, level: LogLevel) -> Callable[..., object]:
+    """`at_level(log, level)("event", field=1)`."""
+    return {"debug": log.debug, "info": log.info, "warning": log.warning, "error": log.error}[level]

@@ -39,7 +39,7 @@ _START_FIELD: Final = 19  # of /proc/PID/stat, after the name
 
 
 class HostFolder:
-    """One application's records on this host.
+    """The records of one application.
 
     Args:
         folders: best first; the first usable one gets a subfolder for the application.
@@ -287,14 +287,12 @@ def _is_trusted(folder: Path) -> bool:
 
 
 def _is_ours(folder: Path) -> bool:
-    """A real folder that only we can write to."""
     status = folder.lstat()
     others = stat.S_IWGRP | stat.S_IWOTH
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & others
 
 
 def default_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Best first: systemd's `StateDirectory=`, user state, `/var/lib`, runtime folder, temporary files."""
     given = environment.get("STATE_DIRECTORY", "").split(":", 1)[0]
     home = environment.get("HOME", "")
     states = environment.get("XDG_STATE_HOME", "")

@@ -36,10 +36,7 @@ class SystemClock:
 
 
 class ServiceClock(SystemClock):
-    """The machine's clock with the service's time of day.
-
-    The service judges positions in time by its own clock; the machine's may be minutes off.
-    """
+    """The service judges positions in time by its own clock; the machine's may be minutes off."""
 
     def __init__(self) -> None:
         self._skew_s = 0.0
@@ -47,7 +44,6 @@ class ServiceClock(SystemClock):
         self._learned_s = 0.0
 
     def learn(self, service_s: float) -> None:
-        """Whole epoch seconds, so small differences are ignored."""
         skew_s = service_s - super().wall_ms() / 1000
         self._skew_s = skew_s if abs(skew_s) > _SKEW_LEAST_S else 0.0
         passed_s = self._passed_at(self.monotonic())

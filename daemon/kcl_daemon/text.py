@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from kcl_daemon.shards.segments import segment_of
+from kcl_daemon.shards.lineage import segment_of
 
 MASK: Final = "***"
 SHOWN_CHARACTERS: Final = 200
@@ -45,10 +45,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """Replaces all that looks like a credential by `MASK`, in linear time.
-
-    Text beyond `MASKED_CHARACTERS` is cut, with a note.
-    """
+    """Text beyond `MASKED_CHARACTERS` is cut, with a note. Linear time."""
     if len(text) <= MASKED_CHARACTERS:
         return _masked(text)
     begins = _CUT_URL_USER.sub(rf"\1{MASK}", text[:MASKED_CHARACTERS])  # its @ may come after the cut
@@ -86,10 +83,7 @@ def on_one_line(text: str) -> str:
 
 
 def shown(text: str, *, name: str = "") -> str:
-    """For error messages: one printable line, bounded, without credentials.
-
-    `name` is the key or field; it may mark the value as secret.
-    """
+    """One printable line, bounded, without credentials. `name` may mark the value as secret."""
     if text and is_secret_name(name):
         return MASK
     line = on_one_line(masked(text)[: SHOWN_CHARACTERS + 1])  # an escape is not shorter than its character
@@ -137,7 +131,7 @@ def rate(bytes_per_s: float) -> str:
 
 
 def short_number(checkpoint: str, shard_id: str = "") -> str:
-    """Without the middle digits; words such as `TRIM_HORIZON` stay. In a segment of a snapshot the items so far."""
+    """Words such as `TRIM_HORIZON` stay. In a segment of a snapshot the items so far."""
     if segment_of(shard_id) is not None:
         from kcl_daemon.shards.snapshot import items_at
 

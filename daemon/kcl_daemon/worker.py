@@ -1,8 +1,4 @@
-"""One worker's life: prepare, run all loops, stop in order (KCL: Scheduler, GracefulShutdownCoordinator).
-
-A crashed consumer keeps its lease for a pause; otherwise the lease would come back and crash again every few
-seconds.
-"""
+"""One worker's life: prepare, run all loops, stop in order (KCL: Scheduler, GracefulShutdownCoordinator)."""
 
 from __future__ import annotations
 
@@ -68,7 +64,7 @@ class _Crash:
 
 
 def crash_cooldown_s(crashes: dict[LeaseKey, _Crash], key: LeaseKey, now_s: float) -> float:
-    """How long a crashed consumer keeps the lease.
+    """A crashed consumer keeps its lease so long; else it would come back and crash again.
 
     Doubles up to a minute; starts again after ten minutes without a crash.
     """
@@ -94,12 +90,10 @@ class _Running:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Worker:
-    """Run it once. The ComponentSwitcher decides which of the other loops run.
+    """Run it once.
 
     Args:
         election_may_change: shuffle leader and lock may alternate.
-        buffered_bytes: read ahead.
-        run_end: of a bounded run, which asks for the stop itself.
         own_stream: None: there are many streams, and each lease names its own.
         evidence: None: what violated an invariant is only logged.
         started: set when tables and streams are ready and the loops run.
@@ -206,7 +200,6 @@ class Worker:
             raise self._fatal
 
     async def _prepare(self) -> None:
-        """Tables, version, then streams; retried while AWS is slow or busy."""
         await self.predecessors.enter()
         own_stream = self.own_stream
         steps = (
@@ -297,7 +290,7 @@ class Worker:
         invariants.ends()
 
     async def _crashed(self, held: HeldLease, running: _Running) -> None:
-        """Release the lease after a pause, which a stop, a handoff or losing the lease ends."""
+        """A stop, a handoff or losing the lease ends the pause."""
         cooldown_s = crash_cooldown_s(self._crashes, held.key, self._clock.monotonic())
         held.progress.invariants.give_back()
         why = "its consumer crashed because of a bug in the daemon"
@@ -318,7 +311,7 @@ class Worker:
             await self.renewer.release_lease(held)
 
     async def _violated(self, held: HeldLease, violation: InvariantViolated, rests_s: float) -> str:
-        """Why it stands still, for people. Until its lease is released, renewals write nothing of what it has done."""
+        """Why it stands still, for people. Renewals write nothing of what it has done."""
         held.lanes = tuple
         path, name = None, f"{self._clock.wall_ms()}-{held.lease.shard_id}"
         about = {"lease_key": held.key, "worker_id": self.context.worker_id, "version": __version__}

@@ -15,7 +15,7 @@ _FULL: Final = 0.95
 
 
 def alternatives(picture: Picture, whole: StreamCapacity) -> tuple[Alternative, ...]:
-    """One worker fewer, and more of them up to the number of leases; none if not all is known."""
+    """One worker fewer, and more, up to the number of leases; none if not all is known."""
     if picture.state.silent or picture.untold or not picture.shards:
         return ()
     needs = sorted(
@@ -48,7 +48,7 @@ def _drains_s(workers: int, picture: Picture, whole: StreamCapacity, needs: list
 
 
 def _scaled(share: float, shards: list[SeenShard], others_s: float, now_s: float | None) -> float | None:
-    """If each shard has `share` times its CPU. `now_s` is the smoothed time, of which the result keeps the scale."""
+    """If each shard has `share` times its CPU. `now_s` is smoothed."""
     then_s, plain_s = _at(share, shards), _at(1.0, shards)
     if then_s is not None and plain_s and now_s:
         then_s *= now_s / plain_s

@@ -14,7 +14,7 @@ _WAITS: Final = 0.3
 
 
 def bound_of(seen: ShardObservation) -> Bound:
-    """First what holds it on purpose or by failures, then the host, which all shards share, then the shard itself."""
+    """First what holds it on purpose or by failures, then the host, then the shard itself."""
     held = _held(seen)
     if held is not None:
         return held

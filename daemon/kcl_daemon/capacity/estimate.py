@@ -92,10 +92,7 @@ def _counts(shards: Sequence[SeenShard]) -> str:
 def _smooth(
     now: StreamCapacity, former: StreamCapacity | None, picture: Picture, previous: Capacity | None
 ) -> StreamCapacity:
-    """Speed and time to drain without the noise of single reports.
-
-    The speed becomes that of the shard that takes longest, on average until it has drained.
-    """
+    """The speed becomes that of the shard that takes longest, on average until it has drained."""
     level_s = picture.targets.level_s
     if now.behind_s is None or now.behind_s <= level_s or now.speed is None:
         return now

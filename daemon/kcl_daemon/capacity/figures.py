@@ -38,7 +38,7 @@ class ShardObservation:
 
     Args:
         busy: the child worked; with lanes, the busiest lane's child.
-        refused: reading waited for the shard's quota, or was refused.
+        refused: reading waited for the shard's quota.
         memory: reading waited for memory that other shards hold.
         host_cpu: of the host or container.
     """
@@ -76,8 +76,7 @@ class WorkerLoad:
 
     Args:
         at_ms: epoch milliseconds, by the worker's clock.
-        cpu: of its host or container.
-        left_out: how many `shards` does not name; they are less far behind than those.
+        left_out: how many `shards` does not name; those are less far behind.
         quiet_s: since it last finished a record.
     """
 
@@ -102,7 +101,7 @@ class FleetState:
     Args:
         leases: unfinished ones, with their stream (None: the only one), also those nobody reads.
         live: workers that count for assignment.
-        silent: those of them without a report, such as Java's or older ones of ours.
+        silent: those of them without a report.
     """
 
     now_ms: int
@@ -147,8 +146,7 @@ class Capacity:
     """What the leader found at `at_ms`.
 
     Args:
-        sentence: everything on one line, such as `14 min behind, draining at 3.1 x, done at 14:32; a third worker makes it
-            9 min; a ninth nothing, there are 8 shards`. Times of day are UTC.
+        sentence: everything on one line; times of day are UTC.
         unknown: what is not known and why, in words; empty: all is known.
         since_ms: when `wanted` was last changed; `falls_since_ms`: since when fewer would be enough (None: not).
         rises: direction of the last change (None: there was none); `turned_ms`: when it was last reversed.

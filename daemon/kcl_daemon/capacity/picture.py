@@ -1,4 +1,4 @@
-"""The reports of all workers put together: what each shard needs of a host, and when it has drained."""
+"""What each shard needs of a host, and when it has drained, from the reports of all workers."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def longest_s(shards: Iterable[SeenShard]) -> float | None:
 
 
 def peak(needs: Iterable[float], workers: int) -> float:
-    """CPU of the busiest of so many hosts, if the shards are spread well over them."""
+    """CPU of the busiest of so many hosts."""
     hosts = [0.0] * max(workers, 1)
     for need in sorted(needs, reverse=True):
         heapq.heapreplace(hosts, hosts[0] + need)
@@ -146,7 +146,7 @@ def peak(needs: Iterable[float], workers: int) -> float:
 
 
 def fewest(needs: Sequence[float], target: float, most: int) -> int:
-    """The fewest workers whose CPU stays below `target`; a shard that needs more has a host to itself."""
+    """Whose CPU stays below `target`; a shard that needs more has a host to itself."""
     target += 1e-9
     usual = sorted((each for each in needs if each <= target), reverse=True)
     alone = len(needs) - len(usual)

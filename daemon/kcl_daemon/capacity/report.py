@@ -1,4 +1,4 @@
-"""The text of a worker's report, for an attribute of its row, and of what the leader found."""
+"""The texts of a worker's report and of what the leader found."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _DECODER: Final = msgspec.json.Decoder(_Report)
 
 
 def load_text(load: WorkerLoad) -> str:
-    """As many shards as fit into `MOST_BYTES`: those furthest behind first, then those with the most bytes."""
+    """As many shards as fit into `MOST_BYTES`: those furthest behind first."""
     prefixes: dict[str, int] = {}
     report = _Report(VERSION, max(load.at_ms, 0), _share(load.cpu), 0, _figure(load.quiet_s), [], [])
     room = MOST_BYTES - len(_ENCODER.encode(report)) - 8  # more digits of `left_out`
@@ -88,7 +88,6 @@ def _row(shard: ShardLoad, prefixes: dict[str, int]) -> _Row:
 
 
 def _figure(value: float, digits: int = 1) -> float:
-    """Without `.0`, and nothing that JSON or the reader refuses."""
     rounded = round(min(max(value, 0.0), 1e15), digits) if isfinite(value) else 0.0
     return int(rounded) if rounded == int(rounded) else rounded
 

@@ -1,4 +1,4 @@
-"""How many workers are wanted: what is needed, and how fast that may change."""
+"""How many workers are needed, and how fast that may change."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ class Wanted:
 
 
 def pace_needs(picture: Picture) -> list[float]:
-    """The share of a host that each shard takes to keep pace."""
     return [each.arrives * (picture.host_per_byte or 0.0) for each in picture.shards]
 
 
@@ -50,7 +49,7 @@ def drain_target_s(level_s: float) -> float:
 
 
 def _drain_needs(picture: Picture) -> list[float]:
-    """The same, if shards that the host holds back are to drain in time, and the others go on as they do."""
+    """If shards that the host holds back are to drain in time, and the others go on as they do."""
     target_s = drain_target_s(picture.targets.level_s)
     per_byte = picture.host_per_byte or 0.0
     return [
@@ -61,7 +60,7 @@ def _drain_needs(picture: Picture) -> list[float]:
 
 
 def needed(picture: Picture) -> tuple[int, str]:
-    """Workers that help, and what for; not damped. Those without a report are added."""
+    """Not damped. Workers without a report are added."""
     most, silent = max(picture.leases, 1), picture.state.silent
     pace = min(fewest(pace_needs(picture), PACE_CPU, most) + silent, most)
     found = pace, f"keeps pace with what comes in at {PACE_CPU:.0%} CPU"

@@ -84,7 +84,6 @@ def _name(shard: SeenShard) -> str:
 
 
 def unknown(picture: Picture) -> str:
-    """What is not known, and why; empty if all is."""
     state = picture.state
     found = []
     if state.silent:

@@ -14,8 +14,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from kcl_daemon.children.platform import enlarge_pipe
-from kcl_daemon.log_levels import LogLevel, at_level
-from kcl_daemon.ports import Clock, Log
+from kcl_daemon.ports import Clock, Log, LogLevel, at_level
 
 # Long lines need half the CPU of the default 64 KiB; an unprivileged user may have 256 such pipes.
 STDIN_PIPE_BYTES = 256 * 1024

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import json
 import os
 import resource
 import socket
@@ -266,8 +265,10 @@ class _Lines(TemplateSocket):
 
 def _is_whole(message: bytes) -> bool:
     if message.endswith((b"}", b"]")):
+        from kcl_protocol.codec import plain_load  # only where there are no packets
+
         with suppress(ValueError):
-            json.loads(message)
+            plain_load(message)
             return True
     return message.endswith(b"\n")
 

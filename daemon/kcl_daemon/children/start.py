@@ -26,7 +26,7 @@ from kcl_daemon.children import platform
 from kcl_daemon.config.children import MAX_ID, ChildSettings
 from kcl_daemon.config.properties import normal
 from kcl_daemon.errors import ChildStartFailed
-from kcl_daemon.log_levels import LogLevel
+from kcl_daemon.ports import LogLevel
 
 _PREFIX: Final = "AWS_"
 # Location and behaviour of SDKs. Any other AWS_ variable may lead to a credential.

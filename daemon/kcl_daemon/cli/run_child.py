@@ -27,8 +27,7 @@ from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics, lease_
 from kcl_daemon.consumer.rejects import RejectsByHand
 from kcl_daemon.errors import ChildError, ChildStartFailed
 from kcl_daemon.leases.lease import CheckpointWindow, ShardId
-from kcl_daemon.log_levels import LogLevel
-from kcl_daemon.ports import NO_METERS, ChildPipes, Clock, Log
+from kcl_daemon.ports import NO_METERS, ChildPipes, Clock, Log, LogLevel
 from kcl_daemon.records.batch_text import LINES
 from kcl_daemon.records.changes import changes_of
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause

@@ -26,7 +26,7 @@ from kcl_daemon.config.kinds import (
     whole_number,
 )
 from kcl_daemon.leases.lease import StreamIdentity
-from kcl_daemon.log_levels import LogLevel
+from kcl_daemon.ports import LogLevel
 from kcl_daemon.records.forms import ShardOrder
 
 MAX_ID: Final = 2**32 - 2

@@ -27,10 +27,9 @@ from kcl_daemon.errors import (
     Throttled,
 )
 from kcl_daemon.leases.lease import CheckpointWindow
-from kcl_daemon.log_levels import at_level, level_of
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.metrics.metric import Operation
-from kcl_daemon.ports import ChildPipes, Clock, Log, Meters
+from kcl_daemon.ports import ChildPipes, Clock, Log, Meters, at_level, level_of
 from kcl_daemon.progress.invariants import Invariants
 from kcl_daemon.progress.progress import NEVER_S
 from kcl_daemon.records.batch_text import LINES, BatchEncoder, framing_of

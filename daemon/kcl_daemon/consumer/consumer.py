@@ -15,8 +15,7 @@ from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.leases.row import lease_from_row
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.retrieval.source import StartMemory
-from kcl_daemon.shards.lineage import unfinished_parents
-from kcl_daemon.shards.segments import needed_since_ms
+from kcl_daemon.shards.lineage import needed_since_ms, unfinished_parents
 
 if TYPE_CHECKING:
     from kcl_daemon.consumer.lanes import ShardLanes

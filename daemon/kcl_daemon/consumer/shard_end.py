@@ -20,8 +20,7 @@ from kcl_daemon.leases.row import MalformedRowError, creation, lease_from_row
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.ports import Log
 from kcl_daemon.progress.progress import WaitReason
-from kcl_daemon.shards.lineage import ChildShard, awaited_parents, child_leases
-from kcl_daemon.shards.segments import awaited_segments
+from kcl_daemon.shards.lineage import ChildShard, awaited_parents, awaited_segments, child_leases
 
 _RETRY_LEAST_S: Final = 0.05
 _RETRY_MOST_S: Final = 10.0

@@ -75,8 +75,6 @@ class Component(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StartVersion:
-    """If the write is refused, another worker was faster."""
-
     version: ClientVersion
     write: StateRowCreation | RowUpdate | None
     reason: str

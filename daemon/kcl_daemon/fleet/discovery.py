@@ -224,7 +224,6 @@ class Discovery:
         return min(usual_s, self._timings.poll_s) if notifier.is_recent else usual_s
 
     def _cooldown_s(self) -> float:
-        """Keeps scans of the whole table rare."""
         if self._scanned_s is None:
             return 0.0
         return max(0.0, self._scanned_s + self._timings.failover_s / 2 - self._clock.monotonic())
@@ -338,7 +337,6 @@ class Discovery:
             self._log.info("lease_released", lease_key=key, to=None)
 
     def take_assigned(self, lease: Lease, moved_s: float) -> None:
-        """Hold a lease that we, as leader, have just assigned."""
         if lease.checkpoint_owner is not None:
             self.offer((lease,))
         elif lease.lease_owner == self._me and not self._renewer.holds(lease.lease_key):

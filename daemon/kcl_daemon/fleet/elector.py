@@ -135,7 +135,6 @@ class Elector:
 
     @property
     def java_leader(self) -> WorkerId | None:
-        """The latest leader if it is a Java worker."""
         return self._java_leader
 
     @property

@@ -163,7 +163,6 @@ class HoldWatch:
         self._done()
 
     def _failed(self, error: Exception, cure: str = _NOT_READ) -> None:
-        """What was read last stays in force."""
         if self._unreadable != str(error):
             self._log.warning(
                 "holds_unreadable",
@@ -234,7 +233,6 @@ class HoldWatch:
         return False
 
     async def until_changed(self, seconds: float | None = None) -> bool:
-        """Until the row was read, or so long; always True."""
         with self._clock.move_on_after(seconds):
             await self._changed.wait()
         return True

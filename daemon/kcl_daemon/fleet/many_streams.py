@@ -385,7 +385,6 @@ class MultiStreamTracker:
         return own
 
     def _failed(self, listed: ListedStream, error: AwsError) -> None:
-        """The leases stay, and running consumers continue."""
         if listed in self._missing:
             self._log.debug("stream_not_found", stream=listed.arn or listed.name, error=str(error))
             return

@@ -130,7 +130,6 @@ class FleetMonitor:
         )
 
     def reported_s(self, worker_id: WorkerId) -> float | None:
-        """None if no change was seen yet."""
         seen = self._book.workers.get(worker_id)
         return None if seen is None or not seen.changed else self._clock.monotonic() - seen.since_s
 

@@ -120,7 +120,6 @@ class OwnStreamCheck:
             self._require(stored, mine)
 
     async def stored(self) -> OwnStream | None:
-        """None: there is no row, or it cannot be read."""
         return (await read_own_stream(self._tables.coordinator))[1]
 
     async def adopt(self) -> None:

@@ -20,7 +20,7 @@ from kcl_daemon.leases.row import Row
 from kcl_daemon.leases.text_row import text_of, text_write
 from kcl_daemon.leases.worker_row import incarnation_of, workers_of
 from kcl_daemon.ports import ScannedTable, ScanPort, StreamRef, Table
-from kcl_daemon.shards.segments import Segment
+from kcl_daemon.shards.lineage import Segment
 from kcl_daemon.shards.snapshot import hours_of, segment_leases, segments_for, snapshot_in, units_for
 
 _KEY: Final = "daemon/snapshot/"

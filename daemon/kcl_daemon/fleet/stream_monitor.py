@@ -58,7 +58,6 @@ class StreamMonitor:
         return self.state
 
     def _is_active(self, came_s: float) -> bool:
-        """An earlier answer proves nothing."""
         if self._polled_s is None:
             return False
         if self.state is StreamState.THERE:
@@ -133,7 +132,6 @@ class StreamMonitor:
             log_stream_replaced(self._log, self._stream, why=why)
 
     def positions_match(self) -> None:
-        """Perhaps repaired by hand."""
         if self.state is StreamState.ANOTHER and self._by_positions:
             self._by_positions = False
             self._become(StreamState.THERE)

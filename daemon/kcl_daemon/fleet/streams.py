@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.fleet.stream_monitor import StreamMonitor
 from kcl_daemon.leases import row as lease_row
-from kcl_daemon.leases.lease import Lease
+from kcl_daemon.leases.lease import Lease, TableStream
 from kcl_daemon.ports import Kinesis, Log, StreamRef, StreamSummary, Table
-from kcl_daemon.shards.lineage import InitialPosition, Shard
-from kcl_daemon.shards.segments import segment_of
+from kcl_daemon.shards.lineage import InitialPosition, Shard, segment_of
 
+_ARN_COLONS: Final = 5
 _ADVICE: Final = (
     "A lease table is either single-stream or multi-stream and cannot be changed later. Use a new "
     "applicationName (a new table), and set the initial positions so that no records are missed"
@@ -89,7 +90,6 @@ def counted_shards(shards: Sequence[Shard], leases: Sequence[Lease]) -> tuple[Sh
 
 
 async def leases_of(table: Table) -> Sequence[Lease]:
-    """Without rows that are no lease or unreadable."""
     return [lease for row in await table.scan() if (lease := lease_row.readable_lease(row)) is not None]
 
 
@@ -102,3 +102,16 @@ async def require_same_stream_mode(table: Table, *, many: bool) -> None:
                 f"the lease table {table.name} is of {is_of} (row {row.get(lease_row.KEY)!r}), the properties file "
                 f"names {asked}. {_ADVICE}"
             )
+
+
+def location_of(settings: Settings, streams: StreamTracker) -> str:
+    arn = streams.arn if isinstance(streams, SingleStreamTracker) else None
+    if arn is not None and arn.count(":") >= _ARN_COLONS:
+        _, _, _, of_arn, account, name = arn.split(":", _ARN_COLONS)
+        if (of_table := TableStream.of(arn)) is not None:
+            return f"stream of the table {of_table.table} in {of_arn}, account {account}"
+        return f"stream {name.removeprefix('stream/')} in {of_arn}, account {account}"
+    names = ", ".join(settings.streams.texts) or settings.stream_arn or settings.stream_name
+    region = settings.endpoints.region_name
+    where = "" if region is None else f" in {region}"
+    return f"{'streams' if settings.streams.texts else 'stream'} {names}{where}"

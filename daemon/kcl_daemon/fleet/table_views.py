@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Final, TypeVar, assert_never
 
 from kcl_daemon import faults
-from kcl_daemon.call_metrics import CallMetrics
-from kcl_daemon.context import Wakeup
+from kcl_daemon.context import CallMetrics, Wakeup
 from kcl_daemon.errors import Throttled
 from kcl_daemon.leases.layout import (
     TABLE_STATUS_CODEC,

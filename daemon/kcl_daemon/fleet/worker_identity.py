@@ -248,7 +248,6 @@ class DuplicateWorkerDetector:
         on_newer_worker: Callable[[WorkerIdTaken], None],
         refuses: bool = False,
     ) -> None:
-        """`refuses`: raise WorkerIdTaken at the start instead of waiting."""
         self._tables = tables
         self._me = context.worker_id
         self._mine = mine
@@ -336,7 +335,6 @@ class DuplicateWorkerDetector:
             self._log.error("worker_id_used_twice", seen=seen, does=does, advice=_ADVICE)
 
     async def _traces(self) -> _WorkerActivity | None:
-        """None: there is none, or it is long dead."""
         table = self._tables.worker_metrics
         row = await table.get(self._me)
         worker = None if row is None else worker_from_row(row, key_attribute=table.key_attribute)

@@ -1,9 +1,7 @@
 """The rules of an upgrade from KCL 2.x to 3.x: versions, readiness, rollback, and the leader by shuffle.
 
-KCL: MigrationStateMachineImpl, MigrationReadyMonitor, DeterministicShuffleShardSyncLeaderDecider. A version
-names the components that should run, not steps, so a failed step is done again. In the shuffle every worker
-computes the leader from the lease owners, with Java's random numbers and string order. Until the next poll
-two workers may lead, or none, so all that a leader does must be safe then.
+KCL: MigrationStateMachineImpl, MigrationReadyMonitor, DeterministicShuffleShardSyncLeaderDecider. In the shuffle every worker computes the
+leader from the lease owners, with Java's random numbers and string order. Until the next poll two workers may lead, or none.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ _CHANGES: Final[Mapping[tuple[ClientVersion, ClientVersion], tuple[Component, ..
 def follow_stored_version(
     current: ClientVersion, stored: VersionRow | UnusableState | None
 ) -> SwitchVersion | UnusableState | None:
-    """None: keep the version. After a UnusableState a worker changes nothing and polls on. 3.x is final."""
+    """None: keep the version. After a UnusableState a worker changes nothing. 3.x is final."""
     if current is ClientVersion.V3X or current is ClientVersion.INIT:
         return None  # only by a restart
     if isinstance(stored, UnusableState):
@@ -100,7 +98,7 @@ class UpgradeReadiness:
 
 @dataclass(frozen=True, slots=True)
 class NotReady:
-    """Remember since when (monotonic seconds) the fleet is ready; None: not ready."""
+    """`ready_since_s` in monotonic seconds; None: not ready."""
 
     ready_since_s: float | None
     reason: str
@@ -116,10 +114,7 @@ class Upgrade:
 
 @dataclass(frozen=True, slots=True)
 class VersionChange:
-    """As `Upgrade`.
-
-    Delete the index by owner `remove_index_after_s` later; None: keep it.
-    """
+    """As `Upgrade`. `remove_index_after_s` None: keep the index by owner."""
 
     update: RowUpdate
     remove_index_after_s: float | None
@@ -134,7 +129,7 @@ def upgrade_readiness(
     wall_s: float,
     report_s: float,
 ) -> UpgradeReadiness:
-    """Whether the index is active and every lease owner reports (KCL: MigrationReadyMonitor)."""
+    """KCL: MigrationReadyMonitor."""
     active_s = ACTIVE_REPORTS * report_s
     active = {worker.worker_id for worker in workers if worker.last_update_s + active_s > wall_s}
     owners: set[WorkerId] = set()
@@ -158,7 +153,7 @@ def consider_upgrade(
     now_ms: int,
     key_attribute: str,
 ) -> NotReady | Upgrade:
-    """Whether the leader upgrades the fleet to 3.x now; losing the lead restarts the ready time."""
+    """Losing the lead restarts the ready time."""
     if stored.state is not ClientVersion.UPGRADE_FROM_2X:
         return NotReady(None, f"{stored.by} set {stored.state}")
     if not leads:
@@ -176,7 +171,7 @@ def consider_upgrade(
 def rollback(
     stored: VersionRow | UnusableState | None, *, now_ms: int, key_attribute: str
 ) -> VersionChange | UnusableState:
-    """Send the whole fleet back to 2.x (KCL: KclMigrationTool)."""
+    """KCL: KclMigrationTool."""
     if isinstance(stored, UnusableState):
         return stored
     if stored is None:

@@ -1,8 +1,7 @@
-"""Takes leases as KCL 2.x does (KCL: LeaseCoordinator, DynamoDBLeaseTaker).
+"""Takes leases as KCL 2.x does, during an upgrade and after a rollback (KCL: LeaseCoordinator, DynamoDBLeaseTaker).
 
-It runs during an upgrade from 2.x and after a rollback, with shard sync while this worker leads. All
-workers, Java and ours, must aim at the same number of leases. So the rules are exactly KCL's: leases are
-stolen without asking, and finished leases count.
+All workers, Java and ours, must aim at the same number of leases. So the rules are exactly KCL's: leases are stolen without asking, and
+finished leases count.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ _VERY_OLD_FAILOVERS: Final = 3
 class TakingOptions:
     """A lease unchanged for `failover_s` is free.
 
-    `priority` takes leases unchanged for three failover times whatever the target
-    (`enablePriorityLeaseAssignment`).
+    `priority` takes leases unchanged for three failover times whatever the target (`enablePriorityLeaseAssignment`).
     """
 
     failover_s: float = 10.0
@@ -85,7 +83,6 @@ class CounterHistory:
         return before[1] if before[0] == lease.lease_counter else now_s
 
     def age_s(self, lease: Lease) -> float:
-        """Infinite if the lease never had an owner."""
         return self.polled_s - self.counters[lease.lease_key][1]
 
 
@@ -101,7 +98,7 @@ class LeaseTake:
 
 @dataclass(frozen=True, slots=True)
 class TakingPlan:
-    """What to take in this run, and the figures for it.
+    """What to take in this run.
 
     Args:
         read_again: the scan was slow, so read each lease again before stealing it.
@@ -146,7 +143,6 @@ def plan_taking(
 
 
 def if_still_takeable(take: LeaseTake, now: Lease | None, me: WorkerId) -> LeaseTake | None:
-    """With the present counter; None if the owner has changed."""
     if now is None or now.lease_owner != take.stolen_from:
         return None
     return LeaseTake(now, steal_or_take(now, me), take.stolen_from, take.reason)
@@ -221,7 +217,7 @@ class ShuffleLeader:
         return self._verdict is not None and self._verdict.leads
 
     def poll(self, leases: Iterable[Lease]) -> bool:
-        """Elect a leader if the poll is due. True if this worker begins to lead."""
+        """If the poll is due. True if this worker begins to lead."""
         now_s = self._context.clock.monotonic()
         if self._polls and now_s - self._polled_s < next_poll_after_s(self._polls):
             return False
@@ -234,16 +230,11 @@ class ShuffleLeader:
         return self._verdict.leads and not (before is not None and before.leads)
 
     def forget(self) -> None:
-        """No one leads until the next poll."""
         self._verdict, self._polls = None, 0
 
 
 class LeaseTaker:
-    """One worker of a fleet where each takes its own leases.
-
-    As in KCL finished leases count. So they are kept and renewed, but without a consumer: otherwise they
-    would look abandoned and be taken again and again.
-    """
+    """Finished leases are kept and renewed, but without a consumer: else they would look abandoned."""
 
     def __init__(
         self,
@@ -297,10 +288,7 @@ class LeaseTaker:
                 await self._wakeup.wait(min(pause_s, period_s))
 
     async def settle(self) -> None:
-        """Take no more leases.
-
-        Returns when no write is in flight that could make a lease ours, or after a timeout.
-        """
+        """Returns when no write is in flight that could make a lease ours, or after a timeout."""
         self._settled = True
         with self._clock.move_on_after(2 * self._context.timings.call_s):
             async with self._writing:
@@ -314,7 +302,6 @@ class LeaseTaker:
             audited = frozenset()
         if not self._leader.leads:
             self._sync.stop()
-        # A slow or failed sync must not delay taking leases.
         elif await self._sync.ensure(leases, background):
             audited = self._sync.audited()
             leases = await self._poll()
@@ -352,10 +339,7 @@ class LeaseTaker:
         return min(int(self._context.randomness.uniform(0, below)), below - 1)
 
     def _may_take(self, lease: Lease) -> bool:
-        """Whether the row names us as owner but we do not hold the lease.
-
-        An earlier process had it, another worker assigned it to us, or the answer to our write was lost.
-        """
+        """Named as owner without holding it: an earlier process had it, another worker assigned it, or an answer was lost."""
         ours = lease.lease_owner == self._me and lease.checkpoint_owner is None
         return ours and not self._renewer.holds(lease.lease_key)
 
@@ -432,8 +416,6 @@ class LeaseTaker:
 
 
 class Upgrader:
-    """Upgrades the fleet to 3.x once it is ready; acts only on the leader by shuffle."""
-
     def __init__(
         self,
         context: WorkerContext,
@@ -514,41 +496,38 @@ class Upgrader:
         self._reported = what
 
 
+@dataclass(eq=False, kw_only=True)
 class From2x:
-    """How a worker gets leases while its fleet is as in KCL 2.x; made when it first is.
+    """How a worker gets leases while its fleet is as in KCL 2.x. `shard_sync_of`: from whether this worker leads."""
 
-    `shard_sync_of` makes the sync of a leader, from whether it leads.
-    """
+    context: WorkerContext
+    settings: LeaseSettings
+    tables: Tables
+    renewer: LeaseRenewer
+    monitor: FleetMonitor
+    malformed: MalformedRowLog
+    shard_sync_of: Callable[[Callable[[], bool]], ShardSync | MultiStreamShardSync]
+    on_found: Callable[[HeldLease], None]
+    on_upgraded: Callable[[], None]
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        settings: LeaseSettings,
-        *,
-        tables: Tables,
-        renewer: LeaseRenewer,
-        monitor: FleetMonitor,
-        malformed: MalformedRowLog,
-        shard_sync_of: Callable[[Callable[[], bool]], ShardSync | MultiStreamShardSync],
-        on_found: Callable[[HeldLease], None],
-        on_upgraded: Callable[[], None],
-    ) -> None:
+    def __post_init__(self) -> None:
+        context, settings = self.context, self.settings
         leader = self.leader = ShuffleLeader(context)
         self.taker = LeaseTaker(
             context,
-            table=tables.leases,
-            renewer=renewer,
+            table=self.tables.leases,
+            renewer=self.renewer,
             leader=leader,
-            shard_sync=shard_sync_of(lambda: leader.leads),
+            shard_sync=self.shard_sync_of(lambda: leader.leads),
             options=TakingOptions(
                 failover_s=context.timings.failover_s,
                 max_leases_for_worker=settings.max_leases_for_worker,
                 max_leases_to_steal=settings.max_leases_to_steal,
                 priority=settings.priority_assignment,
             ),
-            malformed=malformed,
-            on_found=on_found,
+            malformed=self.malformed,
+            on_found=self.on_found,
         )
         self.upgrader = Upgrader(
-            context, tables=tables, monitor=monitor, leader=leader, on_upgraded=on_upgraded
+            context, tables=self.tables, monitor=self.monitor, leader=leader, on_upgraded=self.on_upgraded
         )

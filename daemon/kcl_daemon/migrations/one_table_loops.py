@@ -1,7 +1,4 @@
-"""Takes part in the move of an application to one table, and advances it while leading.
-
-KCL: TableMigrationStateMachineImpl.
-"""
+"""Advances the move of an application to one table while leading (KCL: TableMigrationStateMachineImpl)."""
 
 from __future__ import annotations
 
@@ -84,10 +81,7 @@ class TableMigrator:
         report: Callable[[], Awaitable[object]],
         may_drive: Callable[[], bool],
     ) -> None:
-        """The move advances only while `may_drive` is true: after the upgrade from 2.x.
-
-        A rollback to 2.x brings back workers that fail on other rows in the lease table.
-        """
+        """The move advances only while `may_drive`: a rollback to 2.x brings back workers that fail on other rows."""
         self._meters = context.meters
         self._routes = routes
         self._settings = settings

@@ -1,7 +1,6 @@
 """The rules of the move from three tables to one, KCL 3.4 to 3.5 (KCL: TableMigrationStateMachineImpl).
 
-The next leader finds and finishes a step that was interrupted. Rows are carried in transactions that fail as
-a whole unless this worker still holds the old lock.
+The next leader finishes a step that was interrupted. Transactions fail as a whole unless this worker still holds the old lock.
 """
 
 from __future__ import annotations
@@ -64,8 +63,6 @@ class RowWrite:
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Move all rows or none; then plan again."""
-
     parts: tuple[RowWrite, ...]
     keys: tuple[str, ...]
     reason: str
@@ -78,10 +75,7 @@ class MigrationCompletion:
 
 
 def next_row_batch(rows: Sequence[Row], me: WorkerId) -> RowBatch | UnusableState:
-    """Refused if a row would be taken for a lease.
-
-    Cannot succeed while the lease table has the same key; an operator must decide then.
-    """
+    """Refused if a row would be taken for a lease. Cannot succeed while the lease table has the same key."""
     parts: list[RowWrite] = [_still_leading(me)]
     batch = sorted(rows, key=row_key)[:MAX_BATCH_ROWS]
     for row in batch:
@@ -111,7 +105,6 @@ def _for_lease_table(row: Row) -> Row | None:
 
 
 def migration_completion(row: MigrationRow, me: WorkerId, now_ms: int, reason: str) -> MigrationCompletion:
-    """Writes the last state to both tables, so that every worker finds it."""
     after = row.followed_by(TableStatus.COMPLETE, by=me, at_ms=now_ms)
     return MigrationCompletion(
         (
@@ -152,7 +145,7 @@ class MigrationReadiness:
 def fleet_support(
     leases: Iterable[Lease], workers: Iterable[WorkerRow], *, wall_s: float, report_s: float
 ) -> tuple[int, tuple[WorkerId, ...]]:
-    """The lowest support code of all lease owners (0 without owners), and the owners without support."""
+    """The lowest support code of all owners (0 without owners), and the owners without support."""
     codes = dict.fromkeys(_owners(leases), 0)
     for worker in workers:
         if worker.worker_id in codes and _supports(worker, wall_s, report_s):

@@ -18,6 +18,7 @@ from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import replace
 
+import kcl_protocol
 from kcl_daemon.records.base64_text import BASE64, FAST_FROM_BYTES, HAS_FAST
 from kcl_protocol.codec import FRAME_START, decode_daemon_line
 from kcl_protocol.messages import ProcessRecords, Record, RecordSchema
@@ -172,9 +173,7 @@ class UserRecords(Sequence[AnyRecord]):
         count, outer, keys = len(self.bodies), self._outer, self.keys
         if b"\\" in b"".join(keys):
             keys = list(map(str.encode, _texts_decoder.decode(b'["%b"]' % b'","'.join(keys))))
-        from kcl_protocol.frames import Columns
-
-        return Columns(
+        return kcl_protocol.Columns(
             self.bodies,
             keys,
             [outer.sequence_number] * count,
@@ -249,9 +248,7 @@ class Payload:
     def of_line(cls, line: bytes) -> tuple[Payload, int | None]:
         """A `processRecords` line, or a frame; the records keep it in memory. Each becomes the same text again."""
         if line.startswith(FRAME_START):
-            from kcl_protocol.frames import decode_frame
-
-            frame, behind_ms = decode_frame(line)
+            frame, behind_ms = kcl_protocol.decode_frame(line)
             return _Expanded([list(map(_of_row, frame.rows()))], len(line)), behind_ms
         try:
             if _SCHEMA_KEY in line:
@@ -400,10 +397,8 @@ class Payload:
     def frame(self, millis_behind_latest: int | None, complete_ms: int | None = None) -> bytes:
         """For a child that takes frames. A line if there are no records, or one that fits in no frame."""
         if self:
-            from kcl_protocol.frames import encode_frame
-
             try:
-                return encode_frame(self._columns(), millis_behind_latest, complete_ms)
+                return kcl_protocol.encode_frame(self._columns(), millis_behind_latest, complete_ms)
             except (ValueError, OverflowError, DecodeError):
                 pass
         return self.line(millis_behind_latest, complete_ms)
@@ -466,9 +461,7 @@ class _Expanded(Payload):
         return _Expanded([records], self.size_bytes)
 
     def _columns(self) -> Columns:
-        from kcl_protocol.frames import Columns
-
-        return Columns.joined(
+        return kcl_protocol.Columns.joined(
             run.columns() if isinstance(run, UserRecords) else _columns(run) for run in self._runs
         )
 
@@ -503,10 +496,8 @@ def _data_bytes(records: Sequence[AnyRecord]) -> int:
 
 def _columns(records: Sequence[AnyRecord]) -> Columns:
     """Made in C, as far as there are no user records of aggregates among them."""
-    from kcl_protocol.frames import Columns
-
     kinds = set(map(type, records))
-    return Columns(
+    return kcl_protocol.Columns(
         [each.body if isinstance(each, UserRecord) else BASE64.decoded(each.data) for each in records]
         if UserRecord in kinds
         else BASE64.all_decoded(list(map(_data_of, records))),

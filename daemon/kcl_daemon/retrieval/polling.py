@@ -44,7 +44,7 @@ from kcl_daemon.retrieval.source import (
     waiting_in,
 )
 from kcl_daemon.retrieval.stages import parts_of
-from kcl_daemon.shards.segments import segment_of
+from kcl_daemon.shards.lineage import segment_of
 
 if TYPE_CHECKING:
     from kcl_daemon.retrieval.auto_pace import AutoPace

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 
-from kcl_daemon.call_metrics import CallMetrics
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.context import WorkerContext
+from kcl_daemon.context import CallMetrics, WorkerContext
 from kcl_daemon.errors import NO_FAN_OUT, AwsError, IteratorExpired
 from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.metrics import kcl as shard_metrics

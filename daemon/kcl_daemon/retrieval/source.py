@@ -22,8 +22,7 @@ from kcl_daemon.records.batch_text import LINES, BatchEncoder, EncodedBatch
 from kcl_daemon.records.payload import Payload, Split
 from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from kcl_daemon.retrieval.distribution import Strays
-from kcl_daemon.shards.lineage import ChildShard, created_ms
-from kcl_daemon.shards.segments import segment_of
+from kcl_daemon.shards.lineage import ChildShard, created_ms, segment_of
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber, Sentinel
 
 if TYPE_CHECKING:

@@ -23,6 +23,8 @@ from kcl_daemon.leases.lease import (
 )
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 
+_SEGMENT: Final = re.compile(r"snapshot-([0-9]{13})-([0-9]{4})-([0-9]{4})", re.ASCII)
+
 _CREATED: Final = re.compile(r"shardId-([0-9]{20})-.+", re.ASCII)
 _ORDINAL: Final = re.compile(r"shardId-([0-9]{12})", re.ASCII)
 NO_HASH_KEYS: Final = HashRange(0, 1)
@@ -339,3 +341,42 @@ def why_unlike(leases: Sequence[Lease], shards: Sequence[Shard], *, of_dynamodb:
     if unfinished and not any(lease.shard_id in listed for lease in leases):
         return f"the stream has none of the shards of the leases, such as {min(unfinished)}"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Segment `index` of `count`, of a scan that began at `begun_ms` (epoch milliseconds)."""
+
+    begun_ms: int
+    index: int
+    count: int
+
+    @property
+    def shard_id(self) -> ShardId:
+        return ShardId(f"snapshot-{self.begun_ms:013}-{self.index:04}-{self.count:04}")
+
+    @property
+    def all(self) -> tuple[Segment, ...]:
+        return tuple(Segment(self.begun_ms, index, self.count) for index in range(self.count))
+
+
+def segment_of(shard_id: str) -> Segment | None:
+    """None: it is a shard of a stream."""
+    found = _SEGMENT.fullmatch(shard_id)
+    return None if found is None else Segment(*map(int, found.groups()))
+
+
+def needed_since_ms(shard_id: ShardId, read_parents: Iterable[ShardId]) -> int | None:
+    """From when on all changes of a shard must be read, if its parents were; None: not known."""
+    began, parents = created_ms(shard_id), list(read_parents)
+    if began is None or not parents:
+        return None
+    scans = (found.begun_ms for each in parents if (found := segment_of(each)) is not None)
+    return max([began, *scans])
+
+
+def awaited_segments(parents: Mapping[ShardId, Lease | None]) -> frozenset[ShardId]:
+    """The parents without a lease that are segments: the leader has not made all their leases yet."""
+    return frozenset(
+        each for each, lease in parents.items() if lease is None and segment_of(each) is not None
+    )

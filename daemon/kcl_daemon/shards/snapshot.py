@@ -13,8 +13,7 @@ from math import ceil, inf
 from typing import Final
 
 from kcl_daemon.leases.lease import Lease, StreamIdentity
-from kcl_daemon.shards.lineage import NO_HASH_KEYS, Shard, children_by_parent, created_ms
-from kcl_daemon.shards.segments import Segment, segment_of
+from kcl_daemon.shards.lineage import NO_HASH_KEYS, Segment, Shard, children_by_parent, created_ms, segment_of
 from kcl_daemon.shards.sync import new_lease
 from kcl_protocol.sequence import TRIM_HORIZON
 

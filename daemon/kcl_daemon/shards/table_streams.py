@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
-from kcl_daemon.shards.lineage import InitialPosition, Shard, StartAt, children_by_parent
-from kcl_daemon.shards.segments import segment_of
+from kcl_daemon.shards.lineage import InitialPosition, Shard, StartAt, children_by_parent, segment_of
 
 
 def leaves(shards: Sequence[Shard]) -> tuple[Shard, ...]:

@@ -20,8 +20,7 @@ from typing import Any, Final, Literal, TextIO, cast
 import orjson
 
 import kcl_daemon
-from kcl_daemon.log_levels import LogLevel, level_of
-from kcl_daemon.ports import Clock, Log
+from kcl_daemon.ports import Clock, Log, LogLevel, level_of
 from kcl_daemon.text import MASK, encodable, is_secret_name, masked, on_one_line, short_shard
 
 # structlog would load rich and pygments, 7 MB, for tracebacks in colour, which no log of ours has.

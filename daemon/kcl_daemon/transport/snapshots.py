@@ -31,8 +31,7 @@ from kcl_daemon.ports import (
 from kcl_daemon.records.changes import snapshot_record
 from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.records.payload import EMPTY, NULL, AnyRecord, Payload
-from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard
-from kcl_daemon.shards.segments import Segment, segment_of
+from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Segment, Shard, segment_of
 from kcl_daemon.shards.snapshot import (
     MOST_DIGITS,
     ItemKey,

@@ -8,7 +8,7 @@ import pytest
 
 from kcl_daemon.capacity.figures import Capacity
 from kcl_daemon.capacity.report import capacity_text
-from kcl_daemon.fleet import capacity_watch, load_report
+from kcl_daemon.fleet import capacity_watch
 from tests.simulator.faults.habits import Habits, Nursery
 from tests.simulator.plans.plan import Kill, Plan, Planned, Start, Who
 from tests.simulator.runner import Outcome, run_plan
@@ -49,5 +49,5 @@ def test_a_leader_that_wants_too_few_or_too_many_is_noticed(
 
 
 def test_a_worker_that_says_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_report, "load_text", lambda _: "x" * 5_000)
+    monkeypatch.setattr(capacity_watch, "load_text", lambda _: "x" * 5_000)
     assert violation() == "load_too_long"

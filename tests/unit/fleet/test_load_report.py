@@ -10,7 +10,7 @@ import pytest
 from kcl_daemon.capacity.bounds import bound_of
 from kcl_daemon.capacity.figures import Bound, ShardObservation, WorkerLoad
 from kcl_daemon.capacity.report import load_from
-from kcl_daemon.fleet.load_report import LoadReport, observation
+from kcl_daemon.fleet.capacity_watch import LoadReport, observation
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.progress.flow import FlowRates
 from kcl_daemon.progress.progress import PAUSED_BY_CHILD, ActiveLeases, LeaseProgress, WaitReason

@@ -19,8 +19,7 @@ from kcl_daemon.fleet.streams import TrackedStream
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.worker_row import Incarnation, report
-from kcl_daemon.shards.lineage import InitialPosition, StartAt
-from kcl_daemon.shards.segments import segment_of
+from kcl_daemon.shards.lineage import InitialPosition, StartAt, segment_of
 from kcl_daemon.shards.snapshot import first_shards, segment_leases
 from kcl_daemon.shards.sync import new_lease
 from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber

@@ -8,8 +8,8 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from kcl_daemon.call_metrics import CallMetrics
 from kcl_daemon.config.metrics_and_page import MetricsLevel
+from kcl_daemon.context import CallMetrics
 from kcl_daemon.errors import Throttled
 from kcl_daemon.exporters import telemetry_of
 from kcl_daemon.metrics import kcl, own

@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from kcl_daemon.app import Adapters
-from kcl_daemon.call_metrics import OUTCOMES, CallMetrics
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.metrics_and_page import MetricsLevel, MetricsSettings
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.context import OUTCOMES, CallMetrics
 from kcl_daemon.errors import ConfigurationError, SubscriptionTaken, Throttled, Unavailable
 from kcl_daemon.exporters import MeteredWorker, telemetry_of
 from kcl_daemon.fleet.lease_renewer import RenewalMetrics

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.leases.lease import HashRange, Lease, ShardId
-from kcl_daemon.shards.lineage import InitialPosition, Shard
-from kcl_daemon.shards.segments import (
+from kcl_daemon.shards.lineage import (
+    InitialPosition,
     Segment,
+    Shard,
     awaited_segments,
     needed_since_ms,
     segment_of,

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
-from kcl_daemon.shards.lineage import NO_HASH_KEYS, InitialPosition, Shard, StartAt, in_order, lease_hole
-from kcl_daemon.shards.segments import Segment
+from kcl_daemon.shards.lineage import (
+    NO_HASH_KEYS,
+    InitialPosition,
+    Segment,
+    Shard,
+    StartAt,
+    in_order,
+    lease_hole,
+)
 from kcl_daemon.shards.sync import missing_leases
 from kcl_daemon.shards.table_streams import (
     following,

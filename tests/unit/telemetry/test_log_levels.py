@@ -8,8 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from kcl_daemon.log_levels import at_level
-from kcl_daemon.ports import Log
+from kcl_daemon.ports import Log, at_level
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import LogLevels, Threshold, build_log, component, parse_levels
 

@@ -12,8 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kcl_daemon.log_levels import LogLevel
-from kcl_daemon.ports import Log
+from kcl_daemon.ports import Log, LogLevel
 from kcl_daemon.telemetry.logs import LogForm, build_log
 from kcl_daemon.text import MASK
 

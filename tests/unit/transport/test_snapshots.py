@@ -26,7 +26,7 @@ from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.polling import PollingReader
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardSource, StartMemory
-from kcl_daemon.shards.segments import Segment
+from kcl_daemon.shards.lineage import Segment
 from kcl_daemon.shards.snapshot import items_of, position_of
 from kcl_daemon.transport.snapshots import SnapshotSegments, scanned_page, scanned_table
 from kcl_protocol.codec import decode_daemon_line

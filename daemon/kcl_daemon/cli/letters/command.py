@@ -19,7 +19,7 @@ from kcl_daemon.cli.letters.source import ChosenSource, FoundLetters, choose, on
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.dead_letters import ALLOWED, OVERFLOW_FORM
 from kcl_daemon.errors import ChildStartFailed
-from kcl_daemon.log_levels import LogLevel
+from kcl_daemon.ports import LogLevel
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
 from kcl_daemon.records.letters import BadLetter, BadPlace, LetterSource, StoredLetter, in_order
 from kcl_daemon.system import SystemClock

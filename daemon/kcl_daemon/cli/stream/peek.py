@@ -22,8 +22,7 @@ from kcl_daemon.records.content import SeenRecord
 from kcl_daemon.retrieval.distribution import Distribution, user_records
 from kcl_daemon.retrieval.fair_share import FairShare
 from kcl_daemon.retrieval.source import StartMemory, has_been_trimmed, read_from
-from kcl_daemon.shards.lineage import NO_HASH_KEYS
-from kcl_daemon.shards.segments import segment_of
+from kcl_daemon.shards.lineage import NO_HASH_KEYS, segment_of
 from kcl_daemon.system import SystemClock
 from kcl_daemon.text import duration, on_one_line, short_shard
 from kcl_protocol.sequence import LATEST
