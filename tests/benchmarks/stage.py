@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import anyio
 
 from tests.simulator.chance import Chance
-from tests.simulator.faults.habits import Habits, Nursery
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan
 from tests.simulator.fleet.workers import SimWorker
 from tests.simulator.fleet.world import Sabotage, World
 from tests.simulator.loop import now, run_virtual
@@ -172,8 +172,8 @@ def plan_for(shards: int, *, records_per_shard_s: float, record_bytes: int = 512
         records_per_s=shards * records_per_shard_s,
         record_bytes=record_bytes,
         skew=skew,
-        happenings=(),
-        nursery=Nursery(habits=Habits()),
+        events=(),
+        children_plan=ChildrenPlan(behaviour=Behaviour()),
         calm_at_s=_NEVER_S,
         ends_at_s=_NEVER_S,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
-from tests.simulator.faults.habits import Habits, Mischief, Nursery
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, Mischief
 from tests.simulator.plans.plan import Kill, Plan, Planned, Start
 from tests.simulator.runner import run_plan
 
@@ -13,14 +13,16 @@ def repeats(*, remembers: bool) -> int:
     plan = Plan(
         shards=1,
         records_per_s=40.0,
-        happenings=(
+        events=(
             *(Planned(at_s, Start()) for at_s in (0.0, 30.0, 60.0, 90.0)),
             *(Planned(at_s, Kill(number, None)) for number, at_s in enumerate((45.0, 75.0, 105.0))),
         ),
         calm_at_s=150.0,
         ends_at_s=300.0,
         bound_s=120.0,
-        nursery=Nursery(habits=Habits(process_s=(0.01, 0.1)), mischief={Mischief.HANG: 0.005}),
+        children_plan=ChildrenPlan(
+            behaviour=Behaviour(process_s=(0.01, 0.1)), mischief={Mischief.HANG: 0.005}
+        ),
         child_timeout_s=20.0,
         concurrency=ConcurrencySettings(lanes=LaneCounts(8), remembers=remembers),
         keys=1000,

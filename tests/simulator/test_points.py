@@ -15,7 +15,7 @@ from kcl_daemon.records.batch import Batch
 from kcl_daemon.records.batch_text import EncodedBatch
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_protocol.sequence import ExtendedSequenceNumber
-from tests.simulator.faults.habits import Habits, Nursery, When
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, When
 from tests.simulator.plans.plan import AtPoint, Plan, Planned, Split, Start
 from tests.simulator.plans.point_draws import BASES
 from tests.simulator.runner import Outcome, run_plan
@@ -25,10 +25,10 @@ from tests.simulator.scenarios.poison import DEAD_LETTERS
 QUIET = Plan(
     shards=2,
     records_per_s=4.0,
-    happenings=(Planned(0.0, Start()), Planned(1.0, Start())),
+    events=(Planned(0.0, Start()), Planned(1.0, Start())),
     calm_at_s=90.0,
     ends_at_s=170.0,
-    nursery=Nursery(habits=Habits(when=When.EACH_BATCH, process_s=(0.05, 0.5))),
+    children_plan=ChildrenPlan(behaviour=Behaviour(when=When.EACH_BATCH, process_s=(0.05, 0.5))),
 )
 
 
@@ -71,9 +71,7 @@ def test_nothing_happens_at_points_when_a_run_has_ended() -> None:
     assert faults._at is faults._nothing
 
 
-SPLITS = replace(
-    QUIET, happenings=(*QUIET.happenings, Planned(20.0, Split(0))), calm_at_s=40.0, ends_at_s=120.0
-)
+SPLITS = replace(QUIET, events=(*QUIET.events, Planned(20.0, Split(0))), calm_at_s=40.0, ends_at_s=120.0)
 BORN = (AtPoint("after-child-lease-created", 1, None),)
 
 
@@ -117,10 +115,10 @@ def letter_after_its_checkpoint(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_checkpoint_before_its_letter_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    habits = Habits(when=When.EACH_BATCH, process_s=(0.05, 0.5))
+    behaviour = Behaviour(when=When.EACH_BATCH, process_s=(0.05, 0.5))
     failures = replace(DEAD_LETTERS, poison_tries=1)
-    nursery = Nursery(habits=habits, poison_every=40)
-    plan = replace(QUIET, nursery=nursery, failures=failures, bound_s=150.0)
+    children_plan = ChildrenPlan(behaviour=behaviour, poison_every=40)
+    plan = replace(QUIET, children_plan=children_plan, failures=failures, bound_s=150.0)
     kill = AtPoint("after-letter-stored", 1, None)
     assert traced(kill, plan=plan)[0].violation is None
     letter_after_its_checkpoint(monkeypatch)

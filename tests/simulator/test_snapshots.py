@@ -16,7 +16,7 @@ from kcl_daemon.telemetry.shards import ShardView
 from kcl_daemon.telemetry.snapshot import LeaseView, Snapshot
 from kcl_daemon.worker import Worker
 from tests.simulator.chance import Chance
-from tests.simulator.faults.habits import Habits, Mischief, Nursery
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, Mischief
 from tests.simulator.faults.life import Service
 from tests.simulator.fleet import workers as fleet
 from tests.simulator.fleet.world import Sabotage, World
@@ -27,10 +27,10 @@ from tests.simulator.trace import Trace
 QUIET = Plan(
     shards=4,
     records_per_s=8.0,
-    happenings=(Planned(0.0, Start()), Planned(5.0, Start())),
+    events=(Planned(0.0, Start()), Planned(5.0, Start())),
     calm_at_s=1000.0,
     ends_at_s=1000.0,
-    nursery=Nursery(habits=Habits()),
+    children_plan=ChildrenPlan(behaviour=Behaviour()),
 )
 
 
@@ -147,14 +147,14 @@ def test_who_cannot_read_the_tables_says_how_old_its_news_is(monkeypatch: pytest
 
 
 def test_shards_whose_children_fail_tell_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    nursery = Nursery(habits=Habits(), mischief={Mischief.EXIT: 1.0})
+    children_plan = ChildrenPlan(behaviour=Behaviour(), mischief={Mischief.EXIT: 1.0})
     plan = Plan(
         shards=2,
         records_per_s=8.0,
-        happenings=(Planned(0.0, Start()),),
+        events=(Planned(0.0, Start()),),
         calm_at_s=1000.0,
         ends_at_s=1000.0,
-        nursery=nursery,
+        children_plan=children_plan,
     )
 
     async def poll(run: Run) -> None:
@@ -187,5 +187,5 @@ def test_shards_of_many_streams_tell_name_and_identity(monkeypatch: pytest.Monke
             assert shard.key == f"{shard.stream_id}:{shard.shard_id}"
             assert shard.stream == StreamIdentity.parse(str(shard.stream_id)).name
 
-    alone = (QUIET.happenings[0], Planned(0.0, StreamAppears(1, 2)))
-    during(replace(QUIET, streams=("clicks", "orders"), happenings=alone), monkeypatch, poll)
+    alone = (QUIET.events[0], Planned(0.0, StreamAppears(1, 2)))
+    during(replace(QUIET, streams=("clicks", "orders"), events=alone), monkeypatch, poll)

@@ -13,7 +13,7 @@ from kcl_client import Record as ClientRecord
 from kcl_client.once import Cursor, Once, Stopped
 from kcl_protocol.messages import Action, DaemonMessage, Initialize, Record, Status
 from kcl_protocol.sequence import ExtendedSequenceNumber
-from tests.simulator.faults.habits import Mischief
+from tests.simulator.faults.behaviour import Mischief
 from tests.simulator.fleet.program import Exit, Program, Script, Step, Wait
 from tests.simulator.loop import current_loop
 
@@ -41,7 +41,7 @@ class BankProgram(Program):
                 yield from super()._act(message, mischief)
 
     def _begin(self) -> Script:
-        bank, child, token = self._nursery.bank, self._identity, self._identity.token
+        bank, child, token = self._children_plan.bank, self._identity, self._identity.token
         assert bank is not None
         assert token is not None
         self._once = Once(bank.store(), bank.reader(child.shard_id, token), lambda _seconds: None)
@@ -56,7 +56,7 @@ class BankProgram(Program):
             self._deliveries.begins_at(child, self._begun)
 
     def _write_output(self, records: Sequence[Record]) -> Script:
-        bank, child, token = self._nursery.bank, self._identity, self._identity.token
+        bank, child, token = self._children_plan.bank, self._identity, self._identity.token
         assert bank is not None
         assert token is not None
         if not records:
@@ -89,10 +89,10 @@ class BankProgram(Program):
                 answers.append(stopped)
 
         # In calm the database is quick: a slow one could not keep up with the stream.
-        ways_s = _WAYS_S if self._nursery.mischief else _WAYS_S[:2]
+        ways_s = _WAYS_S if self._children_plan.mischief else _WAYS_S[:2]
         there_s, back_s = (self._chance.uniform(*self._chance.pick(ways_s)) for _ in range(2))
         current_loop().after(there_s, arrive)
-        if self._nursery.mischief and self._chance.happens(_DIES):
+        if self._children_plan.mischief and self._chance.happens(_DIES):
             yield Wait(self._chance.uniform(0.0, there_s))
             raise Exit(_EXIT_STOPPED)
         yield Wait(there_s + back_s)

@@ -20,7 +20,7 @@ from kcl_protocol.errors import ProtocolError
 from kcl_protocol.frames import framed_records
 from kcl_protocol.messages import DaemonMessage
 from tests.simulator.chance import Chance
-from tests.simulator.faults.habits import Nursery
+from tests.simulator.faults.behaviour import ChildrenPlan
 from tests.simulator.faults.life import Life
 from tests.simulator.fleet.bank_program import BankProgram
 from tests.simulator.fleet.landing_program import LandingProgram
@@ -304,9 +304,11 @@ class SimChild:
 class SimChildren:
     """Port Children of one worker."""
 
-    def __init__(self, life: Life, *, nursery: Nursery, chance: Chance, deliveries: Deliveries) -> None:
+    def __init__(
+        self, life: Life, *, children_plan: ChildrenPlan, chance: Chance, deliveries: Deliveries
+    ) -> None:
         self._life = life
-        self._nursery = nursery
+        self._children_plan = children_plan
         self._chance = chance
         self._deliveries = deliveries
         self._running: list[SimChild] = []
@@ -341,7 +343,7 @@ class SimChildren:
         self._life.ensure_alive()
         await anyio.sleep(self._chance.uniform(*_START_S))
         self._life.ensure_alive()
-        if self._chance.happens(self._nursery.start_fails):
+        if self._chance.happens(self._children_plan.start_fails):
             raise ChildStartFailed("no such program")
         number = None if lane is None else lane.number
         for child in self.running:
@@ -352,19 +354,23 @@ class SimChildren:
     def _born(self, identity: Incarnation) -> SimChild:
         identity.process_s = self._began_s
         chance = self._chance.fork(f"child-{identity.number}")
-        habits = self._nursery.draw(chance)
-        kind = Program if self._nursery.bank is None else BankProgram
-        kind = kind if self._nursery.landing is None else LandingProgram
+        behaviour = self._children_plan.draw(chance)
+        kind = Program if self._children_plan.bank is None else BankProgram
+        kind = kind if self._children_plan.landing is None else LandingProgram
         program = kind(
-            identity, habits=habits, nursery=self._nursery, chance=chance, deliveries=self._deliveries
+            identity,
+            behaviour=behaviour,
+            children_plan=self._children_plan,
+            chance=chance,
+            deliveries=self._deliveries,
         )
-        landing = self._nursery.landing
+        landing = self._children_plan.landing
         identity.works_between = landing is not None
         child = SimChild(
             identity,
             program.run(),
             self._life,
-            ignores_term=habits.ignores_term,
+            ignores_term=behaviour.ignores_term,
             lives_on_s=None if landing is None else landing.outlives_s(chance),
         )
         self._running.append(child)

@@ -37,7 +37,7 @@ from kcl_protocol.messages import (
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 from tests.simulator.blocking import Blocking, HandedOver, Request
 from tests.simulator.clock import EPOCH_S
-from tests.simulator.faults.habits import Mischief
+from tests.simulator.faults.behaviour import Mischief
 from tests.simulator.fleet.program import LEASE_GONE, READ, Exit, Print, Program, Read, Script, Step, Wait
 from tests.simulator.fleet.stream import STREAM_NAME
 from tests.simulator.loop import current_loop, now
@@ -115,8 +115,8 @@ class LandingProgram(Program):
 
     @property
     def _landing(self) -> Landing:
-        assert self._nursery.landing is not None
-        return self._nursery.landing
+        assert self._children_plan.landing is not None
+        return self._children_plan.landing
 
     def _next_message(self) -> Steps[DaemonMessage | None]:
         while True:
@@ -192,7 +192,7 @@ class LandingProgram(Program):
                 yield Wait(_OPEN_PAUSE_S)
 
     def _land(self, records: Sequence[Record], behind_ms: int | None, complete_ms: int | None) -> Script:
-        yield Wait(self._chance.uniform(*self._habits.process_s))
+        yield Wait(self._chance.uniform(*self._behaviour.process_s))
         shard = self._shard
         rows = self._rows(records)
         if rows is not None:

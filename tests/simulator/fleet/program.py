@@ -31,7 +31,7 @@ from kcl_protocol.messages import (
 )
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.chance import Chance
-from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, Mischief, When
 from tests.simulator.rules.deliveries import Deliveries, Incarnation
 from tests.simulator.rules.truth import Position
 from tests.simulator.violation import report
@@ -100,14 +100,14 @@ class Program:
         self,
         identity: Incarnation,
         *,
-        habits: Habits,
-        nursery: Nursery,
+        behaviour: Behaviour,
+        children_plan: ChildrenPlan,
         chance: Chance,
         deliveries: Deliveries,
     ) -> None:
         self._identity = identity
-        self._habits = habits
-        self._nursery = nursery
+        self._behaviour = behaviour
+        self._children_plan = children_plan
         self._chance = chance
         self._deliveries = deliveries
         self._conversation = Conversation(Role.CHILD)
@@ -119,13 +119,13 @@ class Program:
 
     def run(self) -> Script:
         """Until stdin is closed; raises Exit where the process ends on its own."""
-        if self._nursery.import_s is not None:
+        if self._children_plan.import_s is not None:
             self._deliveries.seen["slow start of a child"] += 1
-            yield Wait(self._chance.uniform(*self._nursery.import_s))
+            yield Wait(self._chance.uniform(*self._children_plan.import_s))
         while True:
             message = yield from self._next_message()
             if message is None:
-                if self._habits.ignores_eof:
+                if self._behaviour.ignores_eof:
                     yield Hang()
                 yield Wait(self._chance.uniform(0.0, 0.2))
                 return
@@ -135,7 +135,7 @@ class Program:
             if isinstance(message, CheckpointAnswer | RejectAnswer):
                 continue
             self._take_in(message)
-            mischief = self._nursery.mischief_now(self._chance)
+            mischief = self._children_plan.mischief_now(self._chance)
             if mischief is not None:
                 yield from self._misbehave_before(mischief)
             yield from self._act(message, mischief)
@@ -166,11 +166,11 @@ class Program:
                 self._deliveries.initialized(child, position)
             case ProcessRecords(records, _, complete_ms):
                 healthy = self._up_to_poison(records)
-                self._rejects = self._nursery.rejected(healthy, self._chance)
+                self._rejects = self._children_plan.rejected(healthy, self._chance)
                 self._deliveries.delivered(child, healthy)
                 if complete_ms is not None and len(healthy) == len(records):
                     self._deliveries.completed(child, complete_ms)
-                if self._nursery.reject_every:
+                if self._children_plan.reject_every:
                     self._deliveries.rejects.chose(child.shard_id, healthy, self._rejects)
             case ShardEnded():
                 self._deliveries.shard_ended(child)
@@ -192,14 +192,14 @@ class Program:
 
     def _process(self, records: Sequence[Record], mischief: Mischief | None) -> Script:
         self._batches += 1
-        habits = self._habits
-        yield Wait(self._chance.uniform(*habits.process_s))
+        behaviour = self._behaviour
+        yield Wait(self._chance.uniform(*behaviour.process_s))
         yield from self._reject()
         healthy = self._up_to_poison(records)
         yield from self._write_output(healthy)
         if len(healthy) < len(records):
             self._deliveries.met_poison(self._identity, records[len(healthy)])
-            if healthy and habits.when is When.MIDDLE_OF_BATCH:
+            if healthy and behaviour.when is When.MIDDLE_OF_BATCH:
                 yield from self._checkpoint(_request_for(healthy[-1]))
             raise Exit(_EXIT_IN_TROUBLE)
         if mischief is Mischief.EXIT_INSIDE and records:
@@ -207,10 +207,10 @@ class Program:
             raise Exit(_EXIT_IN_TROUBLE)
         last = self._largest()
         middle = records[len(records) // 2] if records else None
-        match habits.when:
+        match behaviour.when:
             case When.EACH_BATCH:
                 yield from self._checkpoint(last)
-            case When.EVERY_NTH if self._batches % habits.every == 0:
+            case When.EVERY_NTH if self._batches % behaviour.every == 0:
                 yield from self._checkpoint(last)
             case When.MIDDLE_OF_BATCH if middle is not None:
                 yield from self._checkpoint(_request_for(middle))
@@ -272,14 +272,14 @@ class Program:
     def _up_to_poison(self, records: Sequence[Record]) -> Sequence[Record]:
         """Those before the first one that it cannot process."""
         for index, record in enumerate(records):
-            if self._nursery.is_poison(record):
+            if self._children_plan.is_poison(record):
                 return records[:index]
         return records
 
     def _largest(self) -> CheckpointRequest:
         """Everything so far, by number or without one, as this child likes it."""
         largest = self._identity.largest
-        if not self._habits.explicit or largest is None:
+        if not self._behaviour.explicit or largest is None:
             return CheckpointRequest()
         return CheckpointRequest(largest.sequence_number, largest.sub_sequence_number)
 
@@ -381,10 +381,10 @@ class Program:
                     yield Print(line)
 
     def _status(self, message: Action) -> Status:
-        takes_frames = self._habits.takes_frames and isinstance(message, Initialize)
+        takes_frames = self._behaviour.takes_frames and isinstance(message, Initialize)
         self._deliveries.seen["child takes frames"] += takes_frames
         pause_ms: int | None = None
-        if isinstance(message, ProcessRecords) and self._chance.happens(self._nursery.pauses):
+        if isinstance(message, ProcessRecords) and self._chance.happens(self._children_plan.pauses):
             pause_ms = self._chance.between(*_PAUSES_MS)
             self._deliveries.asked_pause(self._identity, pause_ms)
         return Status(message.action, FRAMES_VERSION if takes_frames else None, pause_ms)

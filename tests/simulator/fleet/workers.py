@@ -39,8 +39,8 @@ from kcl_daemon.transport.table_streams import FollowedTables
 from kcl_daemon.worker import Worker
 from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S, SimClock, drawn_clock
+from tests.simulator.faults.behaviour import ChildrenPlan
 from tests.simulator.faults.fan_out import FaultyFanOut
-from tests.simulator.faults.habits import Nursery
 from tests.simulator.faults.life import Life, Service
 from tests.simulator.faults.network import Network
 from tests.simulator.faults.ports import FaultyKinesis, FaultyTable, FaultyTransactions, WriteObserver
@@ -197,7 +197,7 @@ class Fleet:
         kinesis: Kinesis,
         fan_out: MemoryFanOut,
         network: Network,
-        nursery: Nursery,
+        children_plan: ChildrenPlan,
         deliveries: Deliveries,
         observer: WriteObserver,
         trace: Trace,
@@ -210,7 +210,7 @@ class Fleet:
         self._kinesis = kinesis
         self._fan_out = fan_out
         self._network = network
-        self._nursery = nursery
+        self._children_plan = children_plan
         self._deliveries = deliveries
         self._observer = observer
         self._trace = trace
@@ -309,7 +309,10 @@ class Fleet:
         life = Life(name or f"{_NAMES[kind]}-{number}")
         chance = self._chance.fork(f"worker-{number}")
         children = SimChildren(
-            life, nursery=self._nursery, chance=chance.fork("children"), deliveries=self._deliveries
+            life,
+            children_plan=self._children_plan,
+            chance=chance.fork("children"),
+            deliveries=self._deliveries,
         )
         knows_one_table = apart is None or apart.supports
         clock = drawn_clock(chance.fork("clock"), life, skew_s=self._plan.skew_s, drift=self._plan.drift)

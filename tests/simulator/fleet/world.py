@@ -1,6 +1,6 @@
 """Everything of one run, put together: stream, tables, network, children, workers, checkers.
 
-Owns the carrying out of happenings. Knows nothing of how long a run goes on (`runner`).
+Owns the carrying out of events. Knows nothing of how long a run goes on (`runner`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tests.simulator.plans.plan import (
     DieAtShardEnd,
     DieAtWrites,
     DieInHandoff,
-    Happening,
+    Event,
     HoldBack,
     Kill,
     Kind,
@@ -132,7 +132,7 @@ class World:
 
     def __init__(self, plan: Plan, chance: Chance, trace: Trace, sabotage: Sabotage) -> None:
         self._plan, self._trace = plan, trace
-        self._chance = chance.fork("happenings")
+        self._chance = chance.fork("happenings")  # a name of chance: another one would draw other runs
         self._deaths: list[WriteLimit] = []
         self.truth = Truth(plan.keeps, plan.unreadable_s)
         self._model = model = KinesisModel(lambda: EPOCH_S + now() - plan.unreadable_s, plan.stream)
@@ -156,10 +156,10 @@ class World:
         is_hurried = not plan.leases.graceful_handoff
         self.handoffs = HandoffDeaths(settings.lease_table, self._die_in_handoff, at_once=is_hurried)
         self.shard_ends = ShardEndDeaths(settings.lease_table, self._die_at_shard_end)
-        self.nursery = plan.nursery
-        self.bank = self.nursery.bank = self._bank_of(plan)
+        self.children_plan = plan.children_plan
+        self.bank = self.children_plan.bank = self._bank_of(plan)
         self.landing = None if plan.landing is None else Landing(plan.landing, self.truth, trace)
-        self.nursery.landing = self.landing
+        self.children_plan.landing = self.landing
         if self.landing is not None:
             self.landing.on_sleep, self.landing.on_begin = self._sleep, self._wake
             self.deliveries.on_anew = self.landing.begins_anew
@@ -168,7 +168,7 @@ class World:
             kinesis=sabotage.kinesis(MemoryKinesis(model)),
             fan_out=sabotage.fan_out(MemoryFanOut(model)),
             network=self.network,
-            nursery=self.nursery,
+            children_plan=self.children_plan,
             deliveries=self.deliveries,
             observer=self,
             trace=trace,
@@ -241,7 +241,7 @@ class World:
         self._leave_java_leases()
         self.stream.produce(self._plan.records_per_s)
         self._follow_the_log()
-        for planned in self._plan.happenings:
+        for planned in self._plan.events:
             current_loop().after(planned.at_s, self.happen, planned.what)
 
     def _follow_the_log(self) -> None:
@@ -272,7 +272,7 @@ class World:
         self.fleet.calm_since_s = now()
         self.network.calm()
         self._hold_back(LetGo())
-        self.nursery.behave()
+        self.children_plan.behave()
         self._deaths.clear()
         self.handoffs.clear()
         self.shard_ends.clear()
@@ -295,7 +295,7 @@ class World:
         if self.landing is not None:
             found += self.landing.faults
         del found[""]
-        found["child did something wrong"] = self.nursery.misdeeds
+        found["child did something wrong"] = self.children_plan.misdeeds
         return {kind: count for kind, count in sorted(found.items()) if count}
 
     def row_written(self, write: RowWrite) -> None:
@@ -333,7 +333,7 @@ class World:
         """Whether every closed shard is at its end."""
         return not self.unfinished
 
-    def happen(self, what: Happening) -> None:
+    def happen(self, what: Event) -> None:
         """Carry out one happening."""
         match what:
             case Start(kind):

@@ -27,7 +27,7 @@ from tests.simulator.java.auditor import without_lease
 from tests.simulator.java.decider import Decision, Snapshot
 from tests.simulator.plans.plan import (
     AddRows,
-    Happening,
+    Event,
     Kill,
     Kind,
     Pause,
@@ -49,11 +49,11 @@ _HAPPENS_S: Final = 260.0
 _AFTER_BALANCING_S: Final = 280.0
 
 
-def plan(*happenings: Planned, bound_s: float = 270.0) -> Plan:
+def plan(*events: Planned, bound_s: float = 270.0) -> Plan:
     return Plan(
         shards=4,
         records_per_s=4.0,
-        happenings=happenings,
+        events=events,
         calm_at_s=330.0,
         ends_at_s=600.0,
         bound_s=bound_s,
@@ -64,11 +64,11 @@ def outcome(of: Plan, seed: int = 1) -> Outcome:
     return run_plan(of, scenario="java", seed=seed)
 
 
-def java_fleet(what: Happening, shows: str) -> tuple[tuple[str, ...], float]:
+def java_fleet(what: Event, shows: str) -> tuple[tuple[str, ...], float]:
     """Two Java workers have shared their leases when something happens: who led, and when a write showed this."""
     lines: list[str] = []
-    happenings = (Planned(0.0, JAVA), Planned(_JOINS_S, JAVA), Planned(_HAPPENS_S, what))
-    found = run_plan(plan(*happenings), scenario="java", seed=1, write=lines.append)
+    events = (Planned(0.0, JAVA), Planned(_JOINS_S, JAVA), Planned(_HAPPENS_S, what))
+    found = run_plan(plan(*events), scenario="java", seed=1, write=lines.append)
     assert found.violation is None
     times = [float(line.split()[0]) for line in lines if "row_written" in line and shows in line]
     return found.leaders, min(at_s for at_s in times if at_s > _HAPPENS_S) - _HAPPENS_S

@@ -19,7 +19,7 @@ def seen_in(world: World) -> Mapping[str, int]:
     shards = world.truth.shards.values()
     found.update({
         "at a point": sum(each.kills + each.pauses for each in visits),
-        "child did something wrong": world.nursery.misdeeds,
+        "child did something wrong": world.children_plan.misdeeds,
         "record left out": sum(len(shard.left_out) for shard in shards),
         "record inside an aggregate": sum(sub > 0 for shard in shards for _, sub in shard.positions),
         "record rejected": world.deliveries.rejects.stored,

@@ -14,7 +14,7 @@ from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.records.forms import ShardOrder
 from kcl_daemon.shards.lineage import StartAt
-from tests.simulator.faults.habits import Mischief, When
+from tests.simulator.faults.behaviour import Mischief, When
 from tests.simulator.faults.life import Service
 from tests.simulator.pairs import makes
 from tests.simulator.pairs.makes import Factor, Value
@@ -239,18 +239,18 @@ FACTORS: Final[tuple[Factor, ...]] = (
         "child asks for pauses",
         (
             Value("never"),
-            Value("sometimes", makes.sets("nursery", pauses=0.1), seen="child asked for a pause"),
+            Value("sometimes", makes.sets("children_plan", pauses=0.1), seen="child asked for a pause"),
         ),
     ),
     Factor(
         "start of children",
         (
             Value("at once", lines="childPreload = true"),
-            Value("slow", makes.sets("nursery", import_s=(4.0, 6.0)), seen="slow start of a child"),
+            Value("slow", makes.sets("children_plan", import_s=(4.0, 6.0)), seen="slow start of a child"),
             Value(
                 "slow, nobody stands by",
                 lambda draw, plan: makes.sets("leases", standby_ms=0)(
-                    draw, makes.sets("nursery", import_s=(4.0, 6.0))(draw, plan)
+                    draw, makes.sets("children_plan", import_s=(4.0, 6.0))(draw, plan)
                 ),
                 "childStandbyMillis = 0",
                 "slow start of a child",
@@ -260,23 +260,23 @@ FACTORS: Final[tuple[Factor, ...]] = (
     Factor(
         "records as",
         (
-            Value("lines", makes.habits(takes_frames=False)),
-            Value("frames", makes.habits(takes_frames=True), seen="child takes frames"),
+            Value("lines", makes.behaviour(takes_frames=False)),
+            Value("frames", makes.behaviour(takes_frames=True), seen="child takes frames"),
         ),
     ),
     Factor(
         "checkpoints",
         (
-            Value("each batch", makes.habits(when=When.EACH_BATCH)),
-            Value("each third", makes.habits(when=When.EVERY_NTH, every=3)),
-            Value("in the middle", makes.habits(when=When.MIDDLE_OF_BATCH)),
-            Value("at the end", makes.habits(when=When.AT_END_ONLY)),
+            Value("each batch", makes.behaviour(when=When.EACH_BATCH)),
+            Value("each third", makes.behaviour(when=When.EVERY_NTH, every=3)),
+            Value("in the middle", makes.behaviour(when=When.MIDDLE_OF_BATCH)),
+            Value("at the end", makes.behaviour(when=When.AT_END_ONLY)),
         ),
         of_positions=True,
     ),
     Factor(
         "checkpoint by",
-        (Value("latest", makes.habits(explicit=False)), Value("number", makes.habits(explicit=True))),
+        (Value("latest", makes.behaviour(explicit=False)), Value("number", makes.behaviour(explicit=True))),
     ),
     Factor(
         "children",

@@ -1,4 +1,4 @@
-"""What a value of a factor makes of a plan: settings, habits of children, what happens and when.
+"""What a value of a factor makes of a plan: settings, behaviour of children, what happens and when.
 
 Knows nothing of which values are played together (`pairs`).
 """
@@ -16,7 +16,7 @@ from kcl_daemon.records.forms import ShardOrder
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.arguments import FanOutRules, ReadLimits
-from tests.simulator.faults.habits import Mischief
+from tests.simulator.faults.behaviour import Mischief
 from tests.simulator.faults.life import Service
 from tests.simulator.faults.network import Trouble
 from tests.simulator.plans.draws import Draw, mixed_trouble, reshards, with_aggregates
@@ -26,7 +26,7 @@ from tests.simulator.plans.plan import (
     DieAtShardEnd,
     DieAtWrites,
     DieInHandoff,
-    Happening,
+    Event,
     HoldBack,
     Kind,
     LetGo,
@@ -113,21 +113,26 @@ def sets(part: str = "", **changes: Any) -> Change:
     return change
 
 
-def habits(**changes: Any) -> Change:
+def behaviour(**changes: Any) -> Change:
     def change(_draw: Draw, plan: Plan) -> Plan:
-        assert plan.nursery.habits is not None, "the children are drawn"
-        return replace(plan, nursery=replace(plan.nursery, habits=replace(plan.nursery.habits, **changes)))
+        assert plan.children_plan.behaviour is not None, "the children are drawn"
+        return replace(
+            plan,
+            children_plan=replace(
+                plan.children_plan, behaviour=replace(plan.children_plan.behaviour, **changes)
+            ),
+        )
 
     return change
 
 
-def happen(*makes: Callable[[Draw], Happening], count: tuple[int, int] = (1, 3)) -> Change:
+def happen(*makes: Callable[[Draw], Event], count: tuple[int, int] = (1, 3)) -> Change:
     """Some of these at drawn moments."""
 
     def change(draw: Draw, plan: Plan) -> Plan:
         between_s = (_FIRST_S, plan.calm_at_s - 5.0)
         some = draw.some(lambda: draw.chance.pick(makes)(draw), count=count, between_s=between_s)
-        return replace(plan, happenings=(*plan.happenings, *some))
+        return replace(plan, events=(*plan.events, *some))
 
     return change
 
@@ -163,7 +168,9 @@ def mischief(*kinds: Mischief, stubborn: float = 0.0, start_fails: float = 0.0) 
         return replace(
             plan,
             failures=failures,
-            nursery=replace(plan.nursery, mischief=mischief, stubborn=stubborn, start_fails=start_fails),
+            children_plan=replace(
+                plan.children_plan, mischief=mischief, stubborn=stubborn, start_fails=start_fails
+            ),
         )
 
     return change
@@ -239,15 +246,15 @@ def away(draw: Draw, plan: Plan) -> Plan:
 def poison(policy: PoisonRecordPolicy) -> Change:
     def change(draw: Draw, plan: Plan) -> Plan:
         failures = replace(plan.failures, poison=policy, poison_tries=draw.chance.pick((1, 2)))
-        nursery = replace(plan.nursery, poison_every=draw.chance.pick((60, 110)))
-        return replace(plan, failures=failures, nursery=nursery, backlog=min(plan.backlog, 60))
+        children_plan = replace(plan.children_plan, poison_every=draw.chance.pick((60, 110)))
+        return replace(plan, failures=failures, children_plan=children_plan, backlog=min(plan.backlog, 60))
 
     return change
 
 
 def rejects(draw: Draw, plan: Plan) -> Plan:
-    nursery = replace(plan.nursery, reject_every=draw.chance.pick((7, 30)))
-    return replace(plan, nursery=nursery, backlog=min(plan.backlog, 60))
+    children_plan = replace(plan.children_plan, reject_every=draw.chance.pick((7, 30)))
+    return replace(plan, children_plan=children_plan, backlog=min(plan.backlog, 60))
 
 
 # The fleet.
@@ -267,7 +274,7 @@ def hold(*, limited: bool) -> Change:
             )
             for _ in range(chance.between(1, 2))
         ]
-        return replace(plan, happenings=(*plan.happenings, *holds, Planned(90.0, LetGo())))
+        return replace(plan, events=(*plan.events, *holds, Planned(90.0, LetGo())))
 
     return change
 
@@ -276,9 +283,9 @@ def job(*ends: str) -> Change:
     def change(draw: Draw, plan: Plan) -> Plan:
         chance = draw.chance
         jobs = tuple(None if end == "tip" else chance.uniform(10.0, 50.0) for end in ends)
-        starts = [each for each in plan.happenings if isinstance(each.what, Start)]
-        others = tuple(each for each in plan.happenings if not isinstance(each.what, Start))
-        return replace(plan, happenings=others, jobs=jobs, job_workers=max(len(starts), 1))
+        starts = [each for each in plan.events if isinstance(each.what, Start)]
+        others = tuple(each for each in plan.events if not isinstance(each.what, Start))
+        return replace(plan, events=others, jobs=jobs, job_workers=max(len(starts), 1))
 
     return change
 
@@ -286,7 +293,7 @@ def job(*ends: str) -> Change:
 def java(draw: Draw, plan: Plan) -> Plan:
     comes = Planned(draw.chance.uniform(40.0, 70.0), Start(Kind.JAVA))
     names = draw.chance.happens(0.5)
-    return replace(plan, happenings=(*plan.happenings, comes), java_names_entities=names)
+    return replace(plan, events=(*plan.events, comes), java_names_entities=names)
 
 
 def earlier(draw: Draw, plan: Plan) -> Plan:
@@ -299,8 +306,8 @@ def earlier(draw: Draw, plan: Plan) -> Plan:
         plan,
         every_third_waits=True,
         lane_counts=(1, lanes) if lanes > 1 else (),
-        happenings=(
-            *plan.happenings,
+        events=(
+            *plan.events,
             *(Planned(draw.chance.uniform(5.0, 40.0), Start()) for _ in range(2 if not plan.jobs else 0)),
             Planned(draw.chance.uniform(5.0, 60.0), apart),
         ),
@@ -315,7 +322,7 @@ def move(draw: Draw, plan: Plan) -> Plan:
     return replace(
         plan,
         tables=tables,
-        happenings=(*plan.happenings, moves),
+        events=(*plan.events, moves),
         moves_tables=True,
         records_per_s=min(plan.records_per_s, 1.5),
     )
@@ -326,7 +333,7 @@ def die_at_writes(draw: Draw, plan: Plan) -> Plan:
     deaths = chance.between(1, 4)
     at = tuple(chance.between(3, 60) for _ in range(deaths))
     dying = Planned(0.0, DieAtWrites(at, tuple(chance.happens(0.5) for _ in range(deaths))))
-    return replace(plan, happenings=(dying, *plan.happenings))
+    return replace(plan, events=(dying, *plan.events))
 
 
 def die_at_points(draw: Draw, plan: Plan) -> Plan:
@@ -357,7 +364,7 @@ def die_in_handoffs(draw: Draw, plan: Plan) -> Plan:
         for _ in range(2)
     ]
     joins = [Planned(chance.uniform(20.0, 70.0), Start()) for _ in range(2)]
-    return replace(plan, happenings=(*plan.happenings, *deaths, *joins))
+    return replace(plan, events=(*plan.events, *deaths, *joins))
 
 
 def reshape(draw: Draw, plan: Plan) -> Plan:
@@ -370,7 +377,7 @@ def reshape(draw: Draw, plan: Plan) -> Plan:
             count=(1, 4),
             between_s=(5.0, most_s),
         )
-    return replace(plan, happenings=(*plan.happenings, *some))
+    return replace(plan, events=(*plan.events, *some))
 
 
 def die_at_shard_ends(draw: Draw, plan: Plan) -> Plan:
@@ -378,7 +385,7 @@ def die_at_shard_ends(draw: Draw, plan: Plan) -> Plan:
         Planned(0.0, DieAtShardEnd(draw.chance.pick(tuple(ShardEndStep)), draw.chance.between(1, 2), 3.0))
         for _ in range(2)
     ]
-    return reshape(draw, reshape(draw, replace(plan, happenings=(*plan.happenings, *deaths))))
+    return reshape(draw, reshape(draw, replace(plan, events=(*plan.events, *deaths))))
 
 
 def steps_of_clocks(draw: Draw, plan: Plan) -> Plan:
@@ -421,7 +428,7 @@ def cut(service: Service) -> Change:
 def aggregates(draw: Draw, plan: Plan) -> Plan:
     """Odd ones, and records of other shards, only where each child is one of ours that does no more than count."""
     counts = plan.bank is None and plan.landing is None and not plan.jobs
-    has_java = any(isinstance(each.what, Start) and each.what.kind is Kind.JAVA for each in plan.happenings)
+    has_java = any(isinstance(each.what, Start) and each.what.kind is Kind.JAVA for each in plan.events)
     return with_aggregates(draw, plan, seeds=1.0, may_stray=counts, are_of_kpl=has_java or not counts)
 
 

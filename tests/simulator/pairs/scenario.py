@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tests.simulator.faults.habits import Habits, Nursery, When
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, When
 from tests.simulator.pairs.array import Row, row_of
 from tests.simulator.pairs.factors import FACTORS
 from tests.simulator.pairs.makes import Value
@@ -45,11 +45,13 @@ def composed(draw: Draw, row: Row) -> Plan:
     slowest_s = chance.pick((0.05, 0.3, 1.0))
     plan = replace(
         plan,
-        happenings=tuple(draw.arrivals(draw.workers(1, 3))),
+        events=tuple(draw.arrivals(draw.workers(1, 3))),
         ends_early=True,
         calls_for_empty=False,
         records_per_s=min(plan.records_per_s, 3.0),
-        nursery=Nursery(habits=Habits(When.EACH_BATCH, process_s=(slowest_s / 10, slowest_s))),
+        children_plan=ChildrenPlan(
+            behaviour=Behaviour(When.EACH_BATCH, process_s=(slowest_s / 10, slowest_s))
+        ),
         child_timeout_s=20.0,
     )
     for value in values:

@@ -23,8 +23,8 @@ def test_values_of_a_factor_have_names_of_their_own() -> None:
 def test_a_row_and_a_seed_make_the_same_plan_again(number: int) -> None:
     row = covering_array().rows[number]
     first, second = (composed(Draw(Chance("plan"), Sizes(), number), row) for _ in range(2))
-    assert (first.happenings, first.points, first.failures) == (
-        second.happenings,
+    assert (first.events, first.points, first.failures) == (
+        second.events,
         second.points,
         second.failures,
     )

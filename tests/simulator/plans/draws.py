@@ -12,14 +12,14 @@ from typing import Final
 from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_local.kinesis.arguments import KinesisOptions, ReadLimits
 from tests.simulator.chance import Chance
-from tests.simulator.faults.habits import EVERY_MISCHIEF, Mischief, Nursery
+from tests.simulator.faults.behaviour import EVERY_MISCHIEF, ChildrenPlan, Mischief
 from tests.simulator.faults.life import Service
 from tests.simulator.faults.network import Trouble
 from tests.simulator.fleet.aggregates import AggregatesPlan
 from tests.simulator.plans.plan import (
     BOUND_S,
     CutOff,
-    Happening,
+    Event,
     Kill,
     Merge,
     Plan,
@@ -71,7 +71,7 @@ class Draw:
             shards=drawn_shards,
             records_per_s=drawn_shards * chance.uniform(0.2, 1.5),
             backlog=chance.pick((0, 0, 200, 3000)),
-            happenings=(),
+            events=(),
             calm_at_s=faults_s,
             ends_at_s=max(ends_at_s, self.sizes.seconds or 0.0),
             # Most of what comes when all is well would be the same.
@@ -116,9 +116,9 @@ class Draw:
         return Who.LEADER if self.chance.happens(0.5) else self.chance.between(0, 100)
 
     def some(
-        self, make: Callable[[], Happening], *, count: tuple[int, int], between_s: tuple[float, float]
+        self, make: Callable[[], Event], *, count: tuple[int, int], between_s: tuple[float, float]
     ) -> list[Planned]:
-        """A few happenings at drawn moments."""
+        """A few events at drawn moments."""
         moments = sorted(self.chance.uniform(*between_s) for _ in range(self.chance.between(*count)))
         return [Planned(moment, make()) for moment in moments]
 
@@ -169,10 +169,10 @@ def short_iterators(chance: Chance) -> KinesisOptions:
     )
 
 
-def bad_children(chance: Chance, *, worst: float = 0.04) -> Nursery:
+def bad_children(chance: Chance, *, worst: float = 0.04) -> ChildrenPlan:
     """Children of which some do some things wrong."""
     kinds = [kind for kind in EVERY_MISCHIEF if chance.happens(0.5)] or [Mischief.EXIT]
-    return Nursery(
+    return ChildrenPlan(
         mischief={kind: chance.uniform(0.0, worst) for kind in kinds},
         stubborn=chance.pick((0.0, 0.3)),
         start_fails=chance.pick((0.0, 0.2)),

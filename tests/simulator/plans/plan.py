@@ -19,7 +19,7 @@ from kcl_daemon.fleet.client_version import ClientVersion
 from kcl_daemon.records.forms import ChangeForm
 from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
-from tests.simulator.faults.habits import Nursery
+from tests.simulator.faults.behaviour import ChildrenPlan
 from tests.simulator.faults.life import Service
 from tests.simulator.faults.network import CALM, Trouble
 from tests.simulator.fleet.aggregates import AggregatesPlan
@@ -331,7 +331,7 @@ class StartApart:
     dies: bool
 
 
-Happening = (
+Event = (
     Start
     | StartOnClone
     | StartNamesake
@@ -388,7 +388,7 @@ class Planned:
     """Something that happens at a virtual time."""
 
     at_s: float
-    what: Happening
+    what: Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -443,7 +443,7 @@ class Plan:
         aggregates: what producers put together; None: nothing.
         chooses_shards: the service chooses the shards, whatever the keys are (`RecordDistributionStrategy` AUTO).
         skew: 0: over all shards as chance will have it; 1: evenly, without chance; above: the first shards get most.
-        happenings: in any order.
+        events: in any order.
         points: what befalls workers between two writes.
         dynamodb: trouble until `calm_at_s`.
         index_lag_s: how far the owner index is behind its table, from and to.
@@ -455,7 +455,7 @@ class Plan:
         shard_settings: settings of the workers.
         calls_for_empty: whether children are given empty batches, and told until when they have all.
         unreadable_s: how long a record has its date before it can be read.
-        nursery: what children are like; they behave from `calm_at_s` on.
+        children_plan: what children are like; they behave from `calm_at_s` on.
         calm_at_s: from now on nothing goes wrong any more.
         ends_at_s: producers stop.
         ends_early: they stop before, when all has been well for a while after `calm_at_s`.
@@ -503,7 +503,7 @@ class Plan:
 
     shards: int
     records_per_s: float
-    happenings: tuple[Planned, ...]
+    events: tuple[Planned, ...]
     calm_at_s: float
     ends_at_s: float
     ends_early: bool = False
@@ -524,7 +524,7 @@ class Plan:
     shard_settings: ShardSettings = field(default_factory=ShardSettings)
     calls_for_empty: bool = False
     unreadable_s: float = 0.0
-    nursery: Nursery = field(default_factory=Nursery)
+    children_plan: ChildrenPlan = field(default_factory=ChildrenPlan)
     bound_s: float = BOUND_S
     skew_s: float = 1.0
     drift: float = 1e-4
@@ -566,5 +566,5 @@ class Plan:
     @property
     def dates_wrong_by_s(self) -> float:
         """By at most so much, after all jumps."""
-        jumps = (each.what.seconds for each in self.happenings if isinstance(each.what, StepWallClock))
+        jumps = (each.what.seconds for each in self.events if isinstance(each.what, StepWallClock))
         return self.skew_s + sum(map(abs, jumps))

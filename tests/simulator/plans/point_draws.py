@@ -102,7 +102,7 @@ def struck(draw: Draw, scenarios: Mapping[str, Callable[[Draw], Plan]]) -> Plan:
     stale_s = _STALE_S if point == "after-worker-row-deleted" else plan.balance.stale_worker_s
     return replace(
         plan,
-        happenings=(*plan.happenings, *_on_the_way_to(point, chance)),
+        events=(*plan.events, *_on_the_way_to(point, chance)),
         points=(
             replace(_at(chance, point), nth=1),
             *(_at(chance, name) for name in names),

@@ -19,7 +19,7 @@ from kcl_daemon.records.dead_letter import LetterCause
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.clock import EPOCH_S
-from tests.simulator.faults.habits import is_poison
+from tests.simulator.faults.behaviour import is_poison
 from tests.simulator.faults.network import CALM
 from tests.simulator.faults.ports import RowWrite
 from tests.simulator.loop import now
@@ -197,10 +197,10 @@ class Deliveries:
 
     def play(self, plan: Plan) -> None:
         """What it makes of records and of failures."""
-        self.poison_every = plan.nursery.poison_every
+        self.poison_every = plan.children_plan.poison_every
         self.max_age_s = (plan.failures.max_age_ms or 0) / 1000
         self.is_in_doubt = plan.kinesis is not CALM or any(
-            isinstance(each.what, CutOff | Pause) for each in plan.happenings
+            isinstance(each.what, CutOff | Pause) for each in plan.events
         )
         self.attempts = plan.failures.attempts
         self.skips_poison = plan.failures.poison is PoisonRecordPolicy.SKIP

@@ -22,7 +22,7 @@ from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.retrieval.distribution import Distribution
 from kcl_daemon.retrieval.stages import Opened
 from kcl_protocol.sequence import ExtendedSequenceNumber
-from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, Mischief, When
 from tests.simulator.fleet.aggregates import AggregatesPlan
 from tests.simulator.fleet.world import Sabotage
 from tests.simulator.plans.plan import Kill, Plan, Planned, Scale, Split, Start
@@ -38,12 +38,13 @@ ODD = Kept(digits="13579")
 PLAIN = Plan(
     shards=2,
     records_per_s=10.0,
-    happenings=(Planned(0.0, Start()), Planned(25.0, Split(0)), Planned(40.0, Kill(0, 3.0))),
+    events=(Planned(0.0, Start()), Planned(25.0, Split(0)), Planned(40.0, Kill(0, 3.0))),
     calm_at_s=50.0,
     ends_at_s=70.0,
     bound_s=100.0,
-    nursery=Nursery(
-        habits=Habits(when=When.MIDDLE_OF_BATCH, process_s=(0.05, 0.3)), mischief={Mischief.EXIT_INSIDE: 0.15}
+    children_plan=ChildrenPlan(
+        behaviour=Behaviour(when=When.MIDDLE_OF_BATCH, process_s=(0.05, 0.3)),
+        mischief={Mischief.EXIT_INSIDE: 0.15},
     ),
     aggregates=AggregatesPlan(share=1.0, most=12, strays=0.3),
     keys=50,
@@ -52,7 +53,7 @@ FILTERED = replace(PLAIN, keeps=ODD, delivery=DeliverySettings(record_filter=Rec
 CUT = replace(PLAIN, delivery=DeliverySettings(batch_window_ms=3_000, batch_max_records=17))
 REJECTING = replace(
     PLAIN,
-    nursery=replace(PLAIN.nursery, reject_every=5),
+    children_plan=replace(PLAIN.children_plan, reject_every=5),
     failures=FailureSettings(dead_letters=DEAD_LETTERS.dead_letters),
 )
 LANES = replace(PLAIN, concurrency=ConcurrencySettings(lanes=LaneCounts(3), window_bytes=20_000))
@@ -60,8 +61,8 @@ LANES = replace(PLAIN, concurrency=ConcurrencySettings(lanes=LaneCounts(3), wind
 FEWER_LANES = replace(
     PLAIN,
     shards=1,
-    happenings=(Planned(0.0, Start()), *(Planned(at_s, Kill(0, 1.0)) for at_s in (20.0, 35.0, 50.0))),
-    nursery=replace(PLAIN.nursery, mischief={Mischief.HANG: 0.02}),
+    events=(Planned(0.0, Start()), *(Planned(at_s, Kill(0, 1.0)) for at_s in (20.0, 35.0, 50.0))),
+    children_plan=replace(PLAIN.children_plan, mischief={Mischief.HANG: 0.02}),
     concurrency=ConcurrencySettings(lanes=LaneCounts(8), remembers=True),
     lane_counts=(8, 3),
     calm_at_s=80.0,
@@ -71,7 +72,7 @@ FEWER_LANES = replace(
 # The service puts an aggregate where it likes, and doubles the shards.
 CHOSEN = replace(
     PLAIN,
-    happenings=(Planned(0.0, Start()), Planned(25.0, Scale(up=True))),
+    events=(Planned(0.0, Start()), Planned(25.0, Scale(up=True))),
     chooses_shards=True,
     aggregates=AggregatesPlan(share=0.7, most=12, strays=0.5, keyless=0.5),
 )
@@ -87,7 +88,7 @@ PLANS = {
 
 
 def violation(plan: Plan, sabotage: Sabotage | None = None, write: Write | None = None) -> str | None:
-    plan = replace(plan, nursery=replace(plan.nursery))  # from the calm on its children behave
+    plan = replace(plan, children_plan=replace(plan.children_plan))  # from the calm on its children behave
     found = run_plan(plan, scenario="sabotage", seed=1, sabotage=sabotage, write=write).violation
     return None if found is None else found.name
 

@@ -9,7 +9,7 @@ import pytest
 from kcl_daemon.capacity.figures import Capacity
 from kcl_daemon.capacity.report import capacity_text
 from kcl_daemon.fleet import capacity_watch
-from tests.simulator.faults.habits import Habits, Nursery
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan
 from tests.simulator.plans.plan import Kill, Plan, Planned, Start, Who
 from tests.simulator.runner import Outcome, run_plan
 
@@ -19,11 +19,11 @@ def outcome() -> Outcome:
     plan = Plan(
         shards=3,
         records_per_s=4.0,
-        happenings=(Planned(0.0, Start()), Planned(5.0, Start()), Planned(80.0, Kill(Who.LEADER, 1.0))),
+        events=(Planned(0.0, Start()), Planned(5.0, Start()), Planned(80.0, Kill(Who.LEADER, 1.0))),
         calm_at_s=120.0,
         ends_at_s=160.0,
         bound_s=60.0,
-        nursery=Nursery(habits=Habits()),
+        children_plan=ChildrenPlan(behaviour=Behaviour()),
     )
     return run_plan(plan, scenario="sabotage of capacity", seed=1)
 

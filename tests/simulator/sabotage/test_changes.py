@@ -47,7 +47,7 @@ REPLACED = tuple(Planned(17.0 + 6.0 * number, Kill(0, 1.0)) for number in range(
 
 def violation(
     changes: ChangesPlan,
-    *happenings: Planned,
+    *events: Planned,
     settings: ShardSettings = QUICK,
     seed: int = 1,
     backlog: int = 0,
@@ -57,7 +57,7 @@ def violation(
         records_per_s=8.0,
         backlog=backlog,
         changes=changes,
-        happenings=(*STARTS, *happenings),
+        events=(*STARTS, *events),
         calm_at_s=190.0,
         ends_at_s=290.0,
         bound_s=90.0,
@@ -180,7 +180,7 @@ SHORT_LIVES = replace(CHANGES, life_s=8.0, open_most=True)
 
 
 @pytest.mark.parametrize(
-    ("broken", "noticed", "changes", "happenings"),
+    ("broken", "noticed", "changes", "events"),
     [
         (parents_are_not_waited_for, {"child_before_parent"}, CHANGES, (*ROLLS, *ORPHANS)),
         (nor_looked_at, {"item_out_of_order"}, CHANGES, LATE),
@@ -199,9 +199,9 @@ def test_each_rule_of_changes_can_be_broken(
     broken: Patch,
     noticed: set[str],
     changes: ChangesPlan,
-    happenings: tuple[Planned, ...],
+    events: tuple[Planned, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broken(monkeypatch)
     backlog = 4 * changes.items if changes.snapshot else 0
-    assert any(violation(changes, *happenings, seed=seed, backlog=backlog) in noticed for seed in SEEDS)
+    assert any(violation(changes, *events, seed=seed, backlog=backlog) in noticed for seed in SEEDS)

@@ -11,7 +11,7 @@ from kcl_daemon.config.retrieval import DeliverySettings, RetrievalMode, Retriev
 from kcl_daemon.records.batch import Batch, Limits
 from kcl_daemon.retrieval import source
 from kcl_daemon.retrieval.fan_out import FanOutReader
-from tests.simulator.faults.habits import Habits, Nursery
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan
 from tests.simulator.faults.network import Trouble
 from tests.simulator.plans.plan import Kill, Pause, Plan, Planned, Split, Start, Stop
 from tests.simulator.rules.deliveries import Deliveries
@@ -22,7 +22,7 @@ PLAN = Plan(
     shards=2,
     records_per_s=4.0,
     backlog=200,
-    happenings=(
+    events=(
         Planned(0.0, Start()),
         Planned(20.0, Start()),
         Planned(40.0, Split(0)),
@@ -33,7 +33,7 @@ PLAN = Plan(
     calm_at_s=140.0,
     ends_at_s=180.0,
     kinesis=Trouble(slow=0.1, lost=0.02),
-    nursery=Nursery(habits=Habits(process_s=(0.05, 0.5), takes_frames=True)),
+    children_plan=ChildrenPlan(behaviour=Behaviour(process_s=(0.05, 0.5), takes_frames=True)),
     calls_for_empty=True,
     unreadable_s=0.9,
 )

@@ -14,7 +14,7 @@ from kcl_daemon.records.lane_window import LaneWindow, Position
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.retrieval.filtering import ShardFilter
-from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, Mischief, When
 from tests.simulator.plans.plan import Plan, Planned, Split, Start, Stop
 from tests.simulator.runner import run_plan
 from tests.simulator.scenarios.filtered import Kept
@@ -28,7 +28,7 @@ def violation(lanes: int = 1) -> str | None:
     plan = Plan(
         shards=2,
         records_per_s=20.0,
-        happenings=(
+        events=(
             Planned(0.0, Start()),
             Planned(30.0, Start()),
             Planned(60.0, Split(0)),
@@ -37,8 +37,9 @@ def violation(lanes: int = 1) -> str | None:
         calm_at_s=150.0,
         ends_at_s=320.0,
         bound_s=70.0,
-        nursery=Nursery(
-            habits=Habits(when=When.EVERY_NTH, every=4, process_s=(0.05, 0.5)), mischief={Mischief.EXIT: 0.02}
+        children_plan=ChildrenPlan(
+            behaviour=Behaviour(when=When.EVERY_NTH, every=4, process_s=(0.05, 0.5)),
+            mischief={Mischief.EXIT: 0.02},
         ),
         concurrency=ConcurrencySettings(lanes=LaneCounts(lanes)),
         keeps=kept,

@@ -13,7 +13,7 @@ from kcl_daemon.fleet.hold_watch import HoldWatch
 from kcl_daemon.leases.holds import NOT_HELD, Hold, LeaseHold, Pace
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.retrieval.source import DeliveryBatch
-from tests.simulator.faults.habits import Habits, Nursery
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan
 from tests.simulator.plans.plan import HoldBack, Kill, LetGo, Plan, Planned, Start, StepWallClock, Who
 from tests.simulator.runner import Outcome, run_plan
 
@@ -28,11 +28,11 @@ def outcome(*more: Planned) -> Outcome:
     plan = Plan(
         shards=3,
         records_per_s=12.0,
-        happenings=(Planned(0.0, Start()), Planned(5.0, Start()), *more),
+        events=(Planned(0.0, Start()), Planned(5.0, Start()), *more),
         calm_at_s=150.0,
         ends_at_s=200.0,
         bound_s=60.0,
-        nursery=Nursery(habits=Habits()),
+        children_plan=ChildrenPlan(behaviour=Behaviour()),
     )
     return run_plan(plan, scenario="sabotage of holds", seed=1)
 

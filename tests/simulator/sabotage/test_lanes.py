@@ -14,7 +14,7 @@ from kcl_daemon.records import lane_window
 from kcl_daemon.records.batch import Batch
 from kcl_daemon.records.lane_window import LaneWindow, Position, key_hash
 from tests.simulator.chance import Chance
-from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, Mischief, When
 from tests.simulator.plans.draws import Draw, Sizes
 from tests.simulator.plans.plan import Plan, Planned, Split, Start
 from tests.simulator.runner import run_plan
@@ -28,12 +28,13 @@ def violation() -> str | None:
     plan = Plan(
         shards=2,
         records_per_s=20.0,
-        happenings=(Planned(0.0, Start()), Planned(60.0, Split(0))),
+        events=(Planned(0.0, Start()), Planned(60.0, Split(0))),
         calm_at_s=150.0,
         ends_at_s=260.0,
         bound_s=120.0,
-        nursery=Nursery(
-            habits=Habits(when=When.EVERY_NTH, every=4, process_s=(0.05, 0.5)), mischief={Mischief.EXIT: 0.02}
+        children_plan=ChildrenPlan(
+            behaviour=Behaviour(when=When.EVERY_NTH, every=4, process_s=(0.05, 0.5)),
+            mischief={Mischief.EXIT: 0.02},
         ),
         concurrency=ConcurrencySettings(lanes=LaneCounts(3), window_bytes=2_000),
         keys=20,
@@ -101,11 +102,11 @@ def test_a_finished_lane_that_is_called_stalled_is_noticed(monkeypatch: pytest.M
     plan = Plan(
         shards=1,
         records_per_s=2.0,
-        happenings=(Planned(0.0, Start()), Planned(60.0, Split(0))),
+        events=(Planned(0.0, Start()), Planned(60.0, Split(0))),
         calm_at_s=200.0,
         ends_at_s=400.0,
         bound_s=200.0,
-        nursery=Nursery(habits=Habits(process_s=(0.05, 60.0))),
+        children_plan=ChildrenPlan(behaviour=Behaviour(process_s=(0.05, 60.0))),
         concurrency=ConcurrencySettings(lanes=LaneCounts(3)),
         keys=20,
     )

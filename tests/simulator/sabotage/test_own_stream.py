@@ -10,11 +10,11 @@ from tests.simulator.plans.plan import Kind, Plan, Planned, Start, Stop
 from tests.simulator.runner import run_plan
 
 
-def violation(*happenings: Planned, first: Kind = Kind.OURS) -> str | None:
+def violation(*events: Planned, first: Kind = Kind.OURS) -> str | None:
     plan = Plan(
         shards=4,
         records_per_s=8.0,
-        happenings=(Planned(0.0, Start(first)), *happenings),
+        events=(Planned(0.0, Start(first)), *events),
         calm_at_s=270.0,
         ends_at_s=720.0,
         bound_s=350.0,
@@ -35,15 +35,15 @@ def test_a_stranger_that_looks_ends_beside_others_and_alone() -> None:
 
 
 @pytest.mark.parametrize("first", [Kind.OURS, Kind.JAVA])
-@pytest.mark.parametrize("happenings", [BESIDE, ALONE])
+@pytest.mark.parametrize("events", [BESIDE, ALONE])
 def test_a_stranger_that_does_not_look_is_noticed(
-    monkeypatch: pytest.MonkeyPatch, first: Kind, happenings: tuple[Planned, ...]
+    monkeypatch: pytest.MonkeyPatch, first: Kind, events: tuple[Planned, ...]
 ) -> None:
     async def looks_at_nothing(_check: OwnStreamCheck, _is_new: bool) -> None: ...
 
     monkeypatch.setattr(OwnStreamCheck, "check", looks_at_nothing)
     monkeypatch.setattr(OwnStreamCheck, "_require", lambda *_: None)
-    assert violation(*happenings, first=first) == "written_by_a_stranger"
+    assert violation(*events, first=first) == "written_by_a_stranger"
 
 
 def test_a_stranger_that_does_not_try_positions_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

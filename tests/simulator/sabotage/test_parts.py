@@ -16,7 +16,7 @@ from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.fleet.client_version import ClientVersion
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Table
-from tests.simulator.faults.habits import Habits, Nursery
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan
 from tests.simulator.faults.network import Trouble
 from tests.simulator.fleet import workers as fleet
 from tests.simulator.fleet.world import Sabotage
@@ -41,12 +41,12 @@ from tests.simulator.sabotage.parts import (
 )
 
 
-def plan(*happenings: Planned, shards: int = 4) -> Plan:
-    """Two workers that live through a few happenings."""
+def plan(*events: Planned, shards: int = 4) -> Plan:
+    """Two workers that live through a few events."""
     return Plan(
         shards=shards,
         records_per_s=8.0,
-        happenings=(Planned(0.0, Start()), Planned(0.0, Start()), *happenings),
+        events=(Planned(0.0, Start()), Planned(0.0, Start()), *events),
         calm_at_s=100.0,
         ends_at_s=200.0,
     )
@@ -86,7 +86,7 @@ def test_sound_parts_end_in_no_violation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrapper", "happenings", "violations"),
+    ("wrapper", "events", "violations"),
     [
         (ForgetsCheckpoints, (), {"checkpoint_not_stored"}),
         (CheckpointsTooFar, (), {"checkpoint_never_asked"}),
@@ -97,9 +97,9 @@ def test_sound_parts_end_in_no_violation() -> None:
     ],
 )
 def test_a_broken_lease_table_is_noticed(
-    wrapper: type[TableWrapper], happenings: tuple[Planned, ...], violations: set[str]
+    wrapper: type[TableWrapper], events: tuple[Planned, ...], violations: set[str]
 ) -> None:
-    assert violation(plan(*happenings), on_leases(wrapper)) in violations
+    assert violation(plan(*events), on_leases(wrapper)) in violations
 
 
 def test_a_lease_table_without_conditions_is_noticed_when_writes_are_belated() -> None:
@@ -195,9 +195,7 @@ def test_a_worker_that_does_not_stop_is_noticed(monkeypatch: pytest.MonkeyPatch)
     async def run(adapters: Adapters, stop: anyio.Event) -> None:
         await anyio.sleep_forever()
 
-    idle = Plan(
-        shards=1, records_per_s=0.0, happenings=(Planned(0.0, Start()),), calm_at_s=1.0, ends_at_s=20.0
-    )
+    idle = Plan(shards=1, records_per_s=0.0, events=(Planned(0.0, Start()),), calm_at_s=1.0, ends_at_s=20.0)
     assert with_worker(monkeypatch, run, idle) == "stop_too_slow"
 
 
@@ -229,6 +227,6 @@ def test_a_fleet_that_gets_on_and_does_not_come_to_the_end_is_noticed(
 ) -> None:
     """No shard stands still; there is more to do than children that take one record at a time can do by then."""
     one_by_one = RetrievalSettings(max_records=1)
-    slow = Nursery(Habits(process_s=(process_s, process_s)))
-    of = replace(plan(shards=1), records_per_s=1.0, retrieval=one_by_one, nursery=slow)
+    slow = ChildrenPlan(Behaviour(process_s=(process_s, process_s)))
+    of = replace(plan(shards=1), records_per_s=1.0, retrieval=one_by_one, children_plan=slow)
     assert violation(of) == name

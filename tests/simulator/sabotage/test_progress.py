@@ -16,7 +16,7 @@ from kcl_daemon.ports import FetchedRecords, StreamRef
 from kcl_daemon.progress.watchdog import StallLimits
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.worker import Worker
-from tests.simulator.faults.habits import Habits, Mischief, Nursery
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, Mischief
 from tests.simulator.faults.life import Service
 from tests.simulator.fleet import workers as fleet
 from tests.simulator.fleet.world import Sabotage
@@ -26,22 +26,22 @@ from tests.simulator.runner import run_plan
 from tests.simulator.sabotage.parts import KeepsSilent, KinesisWrapper, ShowsNothingFinished, gives_nothing
 
 
-def plan(nursery: Nursery, *happenings: Planned) -> Plan:
+def plan(children_plan: ChildrenPlan, *events: Planned) -> Plan:
     """One worker; children behave after a while, so a plan is good for one run."""
     return Plan(
         shards=2,
         records_per_s=8.0,
-        happenings=(Planned(0.0, Start()), *happenings),
+        events=(Planned(0.0, Start()), *events),
         calm_at_s=240.0,
         ends_at_s=400.0,
         bound_s=150.0,
-        nursery=nursery,
+        children_plan=children_plan,
         child_stuck_s=60.0,
     )
 
 
-def good(*happenings: Planned) -> Plan:
-    return plan(Nursery(habits=Habits()), *happenings)
+def good(*events: Planned) -> Plan:
+    return plan(ChildrenPlan(behaviour=Behaviour()), *events)
 
 
 def in_lanes(plan: Plan, lanes: int) -> Plan:
@@ -49,7 +49,7 @@ def in_lanes(plan: Plan, lanes: int) -> Plan:
 
 
 def bad(kind: Mischief, probability: float) -> Plan:
-    return plan(Nursery(habits=Habits(), mischief={kind: probability}))
+    return plan(ChildrenPlan(behaviour=Behaviour(), mischief={kind: probability}))
 
 
 STALLS: dict[str, Callable[[], Plan]] = {
@@ -102,7 +102,7 @@ def test_nothing_new_where_there_are_records_is_noticed(lanes: int) -> None:
 
 def test_a_shard_has_nothing_new_for_its_lanes_while_one_of_them_works() -> None:
     """A child is given what comes next when it has answered."""
-    slow = plan(Nursery(habits=Habits(process_s=(35.0, 36.0))))
+    slow = plan(ChildrenPlan(behaviour=Behaviour(process_s=(35.0, 36.0))))
     assert violation(in_lanes(slow, 3)) is None
 
 
@@ -120,7 +120,7 @@ def test_a_parent_that_is_finished_is_no_cause(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_word_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     hasty = StallLimits(child_s=0.1)
-    slow = plan(Nursery(habits=Habits(process_s=(2.5, 3.5))))
+    slow = plan(ChildrenPlan(behaviour=Behaviour(process_s=(2.5, 3.5))))
     monkeypatch.setattr(fleet, "CLOSE_LIMITS", hasty)
     assert violation(slow) == "false_alarm"
 
@@ -129,7 +129,7 @@ def test_a_word_of_failing_children_right_after_a_checkpoint_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def failing() -> Plan:
-        return plan(Nursery(habits=Habits(process_s=(0.5, 1.0)), mischief={Mischief.EXIT: 0.4}))
+        return plan(ChildrenPlan(behaviour=Behaviour(process_s=(0.5, 1.0)), mischief={Mischief.EXIT: 0.4}))
 
     assert violation(failing()) is None
     monkeypatch.setattr(fleet, "CLOSE_LIMITS", replace(fleet.CLOSE_LIMITS, restart_s=0.1))

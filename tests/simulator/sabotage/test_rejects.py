@@ -12,7 +12,7 @@ from kcl_daemon.consumer.set_aside import SetAside
 from kcl_daemon.records.batch_text import BatchText
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
 from kcl_protocol.messages import Record
-from tests.simulator.faults.habits import Habits, Nursery, When
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, When
 from tests.simulator.plans.plan import Plan, Planned, Start, Stop
 from tests.simulator.runner import run_plan
 from tests.simulator.scenarios.poison import DEAD_LETTERS
@@ -25,12 +25,12 @@ def violation(lanes: int = 1) -> str | None:
     plan = Plan(
         shards=2,
         records_per_s=8.0,
-        happenings=(Planned(0.0, Start()), Planned(62.0, Stop(0, 3.0))),
+        events=(Planned(0.0, Start()), Planned(62.0, Stop(0, 3.0))),
         calm_at_s=100.0,
         ends_at_s=260.0,
         bound_s=150.0,
-        nursery=Nursery(
-            habits=Habits(when=When.EACH_BATCH, explicit=True, process_s=(0.05, 0.5)), reject_every=6
+        children_plan=ChildrenPlan(
+            behaviour=Behaviour(when=When.EACH_BATCH, explicit=True, process_s=(0.05, 0.5)), reject_every=6
         ),
         failures=FailureSettings(dead_letters=DEAD_LETTERS.dead_letters),
         letters_away_s=((50.0, 90.0),),

@@ -21,11 +21,11 @@ from tests.simulator.runner import run_plan
 QUICK = ShardSettings(audit_ms=2_000, audit_confidence=1, cleanup_ms=1_000, cleanup_completed_ms=1)
 
 
-def violation(*happenings: Planned, settings: ShardSettings = QUICK) -> str | None:
+def violation(*events: Planned, settings: ShardSettings = QUICK) -> str | None:
     plan = Plan(
         shards=2,
         records_per_s=8.0,
-        happenings=(Planned(0.0, Start()), Planned(0.0, Start()), *happenings),
+        events=(Planned(0.0, Start()), Planned(0.0, Start()), *events),
         calm_at_s=100.0,
         ends_at_s=240.0,
         bound_s=90.0,

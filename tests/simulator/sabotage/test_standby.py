@@ -9,7 +9,7 @@ from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.ports import Child, Log
-from tests.simulator.faults.habits import Habits, Nursery
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan
 from tests.simulator.plans.plan import Plan, Planned, Start, Stop
 from tests.simulator.runner import Outcome, run_plan
 
@@ -19,11 +19,11 @@ def outcome(*more: Planned) -> Outcome:
     plan = Plan(
         shards=6,
         records_per_s=8.0,
-        happenings=(Planned(0.0, Start()), Planned(60.0, Start()), Planned(120.0, Start()), *more),
+        events=(Planned(0.0, Start()), Planned(60.0, Start()), Planned(120.0, Start()), *more),
         calm_at_s=200.0,
         ends_at_s=260.0,
         bound_s=120.0,
-        nursery=Nursery(habits=Habits(), import_s=(19.0, 21.0)),
+        children_plan=ChildrenPlan(behaviour=Behaviour(), import_s=(19.0, 21.0)),
         handoff_gap_most_s=1.0,
     )
     return run_plan(plan, scenario="sabotage of standing by", seed=1)

@@ -32,14 +32,14 @@ NAMES = ("a", "b", "c", "d")
 
 
 def violation(
-    *happenings: Planned, shards: int = 2, records_per_s: float = 8.0, epochs: tuple[Epoch, ...] = ()
+    *events: Planned, shards: int = 2, records_per_s: float = 8.0, epochs: tuple[Epoch, ...] = ()
 ) -> str | None:
     plan = Plan(
         java_epochs=epochs,
         backlog=200 if epochs else 0,
         shards=shards,
         records_per_s=records_per_s,
-        happenings=(Planned(0.0, Start()), Planned(0.0, Start()), *happenings),
+        events=(Planned(0.0, Start()), Planned(0.0, Start()), *events),
         calm_at_s=100.0,
         ends_at_s=200.0,
         bound_s=60.0,

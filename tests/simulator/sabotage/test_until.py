@@ -12,7 +12,7 @@ from kcl_daemon.fleet.run_end import RunEnd
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.retrieval.source import ShardSource
-from tests.simulator.faults.habits import Habits, Nursery
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan
 from tests.simulator.plans.plan import Plan, Planned, Split
 from tests.simulator.runner import run_plan
 from tests.simulator.scenarios.poison import DEAD_LETTERS
@@ -26,7 +26,7 @@ def violation() -> str | None:
         shards=3,
         records_per_s=20.0,
         backlog=200,
-        happenings=(Planned(10.0, Split(0)),),
+        events=(Planned(10.0, Split(0)),),
         calm_at_s=20.0,
         ends_at_s=0.0,
         bound_s=80.0,
@@ -45,14 +45,14 @@ def test_a_job_that_searches_one_bad_record_after_the_other_goes_on_and_one_that
     plan = Plan(
         shards=1,
         records_per_s=1.0,
-        happenings=(),
+        events=(),
         backlog=120,
         calm_at_s=10.0,
         ends_at_s=0.0,
         bound_s=100.0,
         skew_s=0.0,
         jobs=(5.0,),
-        nursery=Nursery(habits=Habits(), poison_every=20, import_s=(4.0, 6.0)),
+        children_plan=ChildrenPlan(behaviour=Behaviour(), poison_every=20, import_s=(4.0, 6.0)),
         failures=FailureSettings(
             dead_letters=DEAD_LETTERS.dead_letters, poison=PoisonRecordPolicy.DEADLETTER
         ),

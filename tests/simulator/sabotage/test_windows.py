@@ -13,7 +13,7 @@ from kcl_daemon.config.retrieval import DeliverySettings
 from kcl_daemon.records.batch import Batch
 from kcl_daemon.retrieval.batch_window import BatchWindow
 from kcl_daemon.retrieval.source import DeliveryBatch, Passed, ReadItem
-from tests.simulator.faults.habits import Habits, Nursery, When
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, When
 from tests.simulator.plans.plan import Kill, Plan, Planned, Split, Start, Stop
 from tests.simulator.runner import run_plan
 from tests.simulator.scenarios.poison import DEAD_LETTERS
@@ -26,7 +26,7 @@ def violation() -> str | None:
     plan = Plan(
         shards=2,
         records_per_s=20.0,
-        happenings=(
+        events=(
             Planned(0.0, Start()),
             Planned(30.0, Start()),
             Planned(60.0, Split(0)),
@@ -34,7 +34,7 @@ def violation() -> str | None:
         ),
         calm_at_s=120.0,
         ends_at_s=200.0,
-        nursery=Nursery(habits=Habits(when=When.EACH_BATCH, process_s=(0.05, 0.5))),
+        children_plan=ChildrenPlan(behaviour=Behaviour(when=When.EACH_BATCH, process_s=(0.05, 0.5))),
         delivery=DeliverySettings(batch_window_ms=5_000, batch_max_records=300),
         repeats_most=0,
         latency_most_s=30.0,
@@ -104,10 +104,10 @@ def test_the_daemon_notices_another_order_by_itself(monkeypatch: pytest.MonkeyPa
 AGED = Plan(
     shards=2,
     records_per_s=3.0,
-    happenings=(Planned(0.0, Start()), Planned(20.0, Kill(0, 30.0))),
+    events=(Planned(0.0, Start()), Planned(20.0, Kill(0, 30.0))),
     calm_at_s=120.0,
     ends_at_s=200.0,
-    nursery=Nursery(habits=Habits(when=When.EACH_BATCH, process_s=(0.05, 0.5))),
+    children_plan=ChildrenPlan(behaviour=Behaviour(when=When.EACH_BATCH, process_s=(0.05, 0.5))),
     delivery=DeliverySettings(batch_max_records=10),
     failures=FailureSettings(dead_letters=DEAD_LETTERS.dead_letters, max_age_ms=25_000),
     skew_s=0.0,

@@ -8,10 +8,10 @@ from typing import Final
 from kcl_daemon.config.retrieval import DeliverySettings, RetrievalMode, RetrievalSettings
 from kcl_daemon.records.record_filter import RecordFilter
 from tests.simulator.chance import Chance
-from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, Mischief, When
 from tests.simulator.faults.network import CALM
 from tests.simulator.plans.draws import Draw, mixed_trouble, reshards, with_aggregates
-from tests.simulator.plans.plan import Happening, Plan, Scale, Stop
+from tests.simulator.plans.plan import Event, Plan, Scale, Stop
 from tests.simulator.scenarios.filtered import Kept
 from tests.simulator.scenarios.lanes import with_lanes
 
@@ -23,7 +23,7 @@ def aggregates(draw: Draw) -> Plan:
     chance = draw.chance
     plan = draw.plan(faults_s=150.0, bound_s=130.0, shards=(1, 4))
 
-    def leaving() -> Happening:
+    def leaving() -> Event:
         return draw.kill(0.5, 5.0, 20.0) if chance.happens(0.6) else Stop(draw.target(), 3.0)
 
     plan = with_aggregates(draw, _shaped(chance, plan), seeds=1.0)
@@ -36,7 +36,7 @@ def aggregates(draw: Draw) -> Plan:
     trouble = chance.happens(0.6)
     return replace(
         plan,
-        happenings=(
+        events=(
             *draw.arrivals(draw.workers(1, 3)),
             *reshards(draw, (0, 2)),
             *draw.some(lambda: Scale(chance.happens(0.6)), count=(0, 2), between_s=(20.0, 140.0)),
@@ -46,8 +46,8 @@ def aggregates(draw: Draw) -> Plan:
         keys=chance.pick((3, 50, 1 << 40)),
         dynamodb=mixed_trouble(chance, worst=0.04),
         kinesis=mixed_trouble(chance, worst=0.04) if trouble else CALM,
-        nursery=Nursery(
-            habits=Habits(
+        children_plan=ChildrenPlan(
+            behaviour=Behaviour(
                 chance.pick(_WHENS),
                 explicit=chance.happens(0.5),
                 process_s=chance.pick(((0.005, 0.1), (0.1, 1.0))),

@@ -14,7 +14,7 @@ from kcl_daemon.config.retrieval import RetrievalMode, RetrievalSettings
 from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.arguments import FanOutRules, KinesisOptions
 from tests.simulator.chance import Chance
-from tests.simulator.faults.habits import Habits, Nursery, When
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, When
 from tests.simulator.faults.life import Service
 from tests.simulator.faults.network import Trouble
 from tests.simulator.pairs.scenario import pairs, triples
@@ -94,7 +94,7 @@ def steady(draw: Draw) -> Plan:
     plan = draw.plan(faults_s=30.0)
     return replace(
         plan,
-        happenings=tuple(draw.arrivals(draw.workers(1, 1))),
+        events=tuple(draw.arrivals(draw.workers(1, 1))),
         is_quiet=True,
         repeats_most=0,
         latency_most_s=60.0,
@@ -107,7 +107,7 @@ def two_workers(draw: Draw) -> Plan:
     joins = Planned(draw.chance.uniform(0.0, 80.0), Start())
     return replace(
         plan,
-        happenings=(*draw.arrivals(draw.workers(1, 1)), joins),
+        events=(*draw.arrivals(draw.workers(1, 1)), joins),
         is_quiet=True,
         repeats_most=0,
         latency_most_s=60.0,
@@ -122,7 +122,7 @@ def worker_killed(draw: Draw) -> Plan:
         count=(1, 4),
         between_s=(1.0, 140.0),
     )
-    return replace(plan, happenings=(*draw.arrivals(draw.workers(2, 5)), *kills))
+    return replace(plan, events=(*draw.arrivals(draw.workers(2, 5)), *kills))
 
 
 def worker_stopped(draw: Draw) -> Plan:
@@ -131,15 +131,15 @@ def worker_stopped(draw: Draw) -> Plan:
     stops = draw.some(
         lambda: Stop(draw.target(), draw.chance.uniform(0.0, 5.0)), count=(1, 5), between_s=(30.0, 140.0)
     )
-    habits = Habits(
+    behaviour = Behaviour(
         draw.chance.pick(tuple(When)),
         explicit=draw.chance.happens(0.5),
         process_s=draw.chance.pick(((0.01, 0.1), (0.5, 3.0))),
     )
     return replace(
         plan,
-        happenings=(*draw.arrivals(draw.workers(1, 4)), *stops),
-        nursery=Nursery(habits=habits),
+        events=(*draw.arrivals(draw.workers(1, 4)), *stops),
+        children_plan=ChildrenPlan(behaviour=behaviour),
         repeats_most=0,
     )
 
@@ -152,7 +152,7 @@ def worker_paused(draw: Draw) -> Plan:
         count=(1, 5),
         between_s=(5.0, 120.0),
     )
-    return replace(plan, happenings=(*draw.arrivals(draw.workers(2, 4)), *pauses))
+    return replace(plan, events=(*draw.arrivals(draw.workers(2, 4)), *pauses))
 
 
 def clock_skew(draw: Draw) -> Plan:
@@ -166,7 +166,7 @@ def clock_skew(draw: Draw) -> Plan:
     kills = draw.some(lambda: draw.kill(5.0), count=(0, 1), between_s=(20.0, 120.0))
     return replace(
         plan,
-        happenings=(*draw.arrivals(draw.workers(2, 4)), *steps, *kills),
+        events=(*draw.arrivals(draw.workers(2, 4)), *steps, *kills),
         skew_s=draw.chance.pick((30.0, 90.0, 600.0)),
         drift=draw.chance.pick((1e-3, 1e-2)),
     )
@@ -177,7 +177,7 @@ def table_trouble(draw: Draw) -> Plan:
     plan = draw.plan(faults_s=180.0)
     return replace(
         plan,
-        happenings=(*draw.arrivals(draw.workers(1, 4)), *cuts(draw, Service.DYNAMODB, (0, 3))),
+        events=(*draw.arrivals(draw.workers(1, 4)), *cuts(draw, Service.DYNAMODB, (0, 3))),
         dynamodb=mixed_trouble(draw.chance, worst=0.15),
         index_lag_s=draw.chance.pick(((0.0, 0.1), (0.1, 5.0))),
     )
@@ -194,7 +194,7 @@ def ambiguous_writes(draw: Draw) -> Plan:
         latency_s=chance.pick(((0.002, 0.02), (0.05, 0.8))),
     )
     kills = draw.some(lambda: draw.kill(0.5, 10.0), count=(0, 2), between_s=(20.0, 150.0))
-    return replace(plan, happenings=(*draw.arrivals(draw.workers(2, 4)), *kills), dynamodb=trouble)
+    return replace(plan, events=(*draw.arrivals(draw.workers(2, 4)), *kills), dynamodb=trouble)
 
 
 def kinesis_trouble(draw: Draw) -> Plan:
@@ -203,7 +203,7 @@ def kinesis_trouble(draw: Draw) -> Plan:
     trouble = replace(mixed_trouble(draw.chance, worst=0.25), expired=draw.chance.uniform(0.0, 0.2))
     return replace(
         plan,
-        happenings=(*draw.arrivals(draw.workers(1, 3)), *cuts(draw, Service.KINESIS, (0, 2))),
+        events=(*draw.arrivals(draw.workers(1, 3)), *cuts(draw, Service.KINESIS, (0, 2))),
         kinesis=trouble,
         stream=short_iterators(draw.chance),
     )
@@ -219,7 +219,7 @@ def fan_out(draw: Draw) -> Plan:
         lasts_s=chance.pick((300.0, 40.0, 12.0)),
         event_bytes_max=chance.pick((2**20, 3000)),
     )
-    happenings = [
+    events = [
         *draw.arrivals(draw.workers(1, 3)),
         *reshards(draw, (0, 3)),
         *cuts(draw, Service.KINESIS, (0, 2)),
@@ -229,11 +229,11 @@ def fan_out(draw: Draw) -> Plan:
     ]  # fmt: skip
     return replace(
         plan,
-        happenings=tuple(happenings),
+        events=tuple(events),
         kinesis=replace(mixed_trouble(chance, worst=0.1), cut=chance.pick((0.0, 0.02, 0.2))),
         stream=KinesisOptions(fan_out=options),
         retrieval=RetrievalSettings(mode=RetrievalMode.FANOUT),
-        nursery=bad_children(chance, worst=0.01),
+        children_plan=bad_children(chance, worst=0.01),
         child_timeout_s=_CHILD_TIMEOUT_S,
     )
 
@@ -243,8 +243,8 @@ def children_trouble(draw: Draw) -> Plan:
     plan = draw.plan(faults_s=150.0, bound_s=_CHILDREN_BOUND_S)
     return replace(
         plan,
-        happenings=tuple(draw.arrivals(draw.workers(1, 3))),
-        nursery=bad_children(draw.chance),
+        events=tuple(draw.arrivals(draw.workers(1, 3))),
+        children_plan=bad_children(draw.chance),
         child_timeout_s=_CHILD_TIMEOUT_S,
     )
 
@@ -255,8 +255,8 @@ def from_latest(draw: Draw) -> Plan:
     return replace(
         plan,
         start_at=StartAt.LATEST,
-        happenings=(Planned(0.0, Start()),),
-        nursery=bad_children(draw.chance),
+        events=(Planned(0.0, Start()),),
+        children_plan=bad_children(draw.chance),
         kinesis=replace(mixed_trouble(draw.chance, worst=0.05), expired=draw.chance.uniform(0.0, 0.1)),
         stream=short_iterators(draw.chance),
         child_timeout_s=_CHILD_TIMEOUT_S,
@@ -268,7 +268,7 @@ def reshard(draw: Draw) -> Plan:
     plan = draw.plan(faults_s=150.0, bound_s=_RESHARD_BOUND_S, shards=(1, 6))
     return replace(
         plan,
-        happenings=(*draw.arrivals(draw.workers(1, 3)), *reshards(draw, (1, 6))),
+        events=(*draw.arrivals(draw.workers(1, 3)), *reshards(draw, (1, 6))),
         is_quiet=True,
         repeats_most=0,
     )
@@ -282,7 +282,7 @@ def reshard_killed(draw: Draw) -> Plan:
         count=(1, 4),
         between_s=(10.0, 160.0),
     )
-    return replace(plan, happenings=(*draw.arrivals(draw.workers(2, 4)), *reshards(draw, (2, 6)), *leaving))
+    return replace(plan, events=(*draw.arrivals(draw.workers(2, 4)), *reshards(draw, (2, 6)), *leaving))
 
 
 def bootstrap_killed(draw: Draw) -> Plan:
@@ -291,9 +291,7 @@ def bootstrap_killed(draw: Draw) -> Plan:
     deaths = draw.chance.between(1, 8)
     at = tuple(draw.chance.between(1, 25) for _ in range(deaths))
     before = tuple(draw.chance.happens(0.5) for _ in range(deaths))
-    return replace(
-        plan, happenings=(Planned(0.0, DieAtWrites(at, before)), *draw.arrivals(draw.workers(1, 3)))
-    )
+    return replace(plan, events=(Planned(0.0, DieAtWrites(at, before)), *draw.arrivals(draw.workers(1, 3))))
 
 
 def all_down(draw: Draw) -> Plan:
@@ -308,14 +306,14 @@ def all_down(draw: Draw) -> Plan:
     ]
     back = [Planned(up_s + chance.uniform(0.0, 10.0), Start()) for _ in range(chance.between(1, 3))]
     changes = reshards(draw, (0, 4), between_s=(down_s, up_s + 20.0))
-    return replace(plan, happenings=(*draw.arrivals(workers), *leave, *changes, *back))
+    return replace(plan, events=(*draw.arrivals(workers), *leave, *changes, *back))
 
 
 def everything(draw: Draw) -> Plan:
     """All of it at once."""
     chance = draw.chance
     plan = with_aggregates(draw, draw.plan(faults_s=240.0, bound_s=_CHILDREN_BOUND_S, shards=(1, 6)))
-    happenings = [
+    events = [
         *draw.arrivals(draw.workers(2, 5)),
         *reshards(draw, (0, 4)),
         *cuts(draw, Service.DYNAMODB, (0, 2)),
@@ -327,7 +325,7 @@ def everything(draw: Draw) -> Plan:
     ]  # fmt: skip
     return replace(
         plan,
-        happenings=tuple(happenings),
+        events=tuple(events),
         dynamodb=replace(
             mixed_trouble(chance, worst=0.06),
             unanswered=chance.uniform(0, 0.06),
@@ -335,7 +333,7 @@ def everything(draw: Draw) -> Plan:
         ),
         kinesis=replace(mixed_trouble(chance, worst=0.08), expired=chance.uniform(0.0, 0.05)),
         stream=short_iterators(chance),
-        nursery=bad_children(chance, worst=0.01),
+        children_plan=bad_children(chance, worst=0.01),
         child_timeout_s=_CHILD_TIMEOUT_S,
         skew_s=chance.pick((1.0, 120.0)),
         drift=chance.pick((1e-4, 1e-2)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, Mischief, When
 from tests.simulator.plans.draws import Draw, mixed_trouble, reshards, with_aggregates
 from tests.simulator.plans.plan import DieAtWrites, Pause, Plan, Planned, Stop
 from tests.simulator.rules.bank import BankPlan
@@ -27,7 +27,7 @@ def bank(draw: Draw) -> Plan:
             draw.target(), chance.uniform(*chance.pick(_PAUSES_S)), with_children=chance.happens(0.7)
         )
 
-    happenings = [
+    events = [
         dying,
         *draw.arrivals(draw.workers(2, 4)),
         *reshards(draw, (0, 2), between_s=(10.0, 100.0)),
@@ -41,13 +41,13 @@ def bank(draw: Draw) -> Plan:
     slowest_s = chance.pick((0.05, 0.5, 2.0))
     return replace(
         plan,
-        happenings=tuple(happenings),
+        events=tuple(events),
         backlog=chance.pick((0, 200, 400)),
         retrieval=replace(plan.retrieval, max_records=chance.pick((20, 50, 500))),
         dynamodb=mixed_trouble(chance, worst=0.03),
         kinesis=mixed_trouble(chance, worst=0.03),
-        nursery=Nursery(
-            habits=Habits(
+        children_plan=ChildrenPlan(
+            behaviour=Behaviour(
                 chance.pick(tuple(When)),
                 explicit=chance.happens(0.5),
                 process_s=(slowest_s / 5, slowest_s),

@@ -17,7 +17,7 @@ from tests.simulator.faults.life import Service
 from tests.simulator.plans.draws import Draw, cuts, mixed_trouble
 from tests.simulator.plans.plan import (
     ChangesPlan,
-    Happening,
+    Event,
     Kill,
     Pause,
     Plan,
@@ -63,7 +63,7 @@ def dynamodb(draw: Draw) -> Plan:
         streams_settings=StreamsSettings(refresh_ms=10_000),
         shard_settings=_QUICK,
         start_at=StartAt.LATEST if from_latest else StartAt.TRIM_HORIZON,
-        happenings=(
+        events=(
             *(draw.arrivals(1) if from_latest else draw.arrivals(draw.workers(2, 4))),
             *_reshapes(draw, (2, 10), 140.0),
             *(_switches(draw, changes) if chance.happens(0.5) else ()),
@@ -82,7 +82,7 @@ def dynamodb_day(draw: Draw) -> Plan:
     chance = draw.chance
     plan = draw.plan(faults_s=0.9 * _DAY_S, bound_s=_BOUND_S, shards=(_OPEN, _OPEN))
     comes_s = chance.pick((0.0, 0.5 * _DAY_S))
-    happenings = [
+    events = [
         *(Planned(comes_s + each.at_s, each.what) for each in draw.arrivals(draw.workers(3, 5))),
         *(Planned(comes_s + each.at_s, each.what) for each in _leaving(draw, 0.4 * _DAY_S, count=(6, 20))),
         *draw.some(lambda: Split(chance.between(0, 1_000)), count=(0, 5), between_s=(60.0, 0.8 * _DAY_S)),
@@ -90,7 +90,7 @@ def dynamodb_day(draw: Draw) -> Plan:
     return replace(
         plan,
         changes=ChangesPlan(items=2_000, life_s=_DAY_S / 6, kept_s=_DAY_S, open_most=True),
-        happenings=tuple(happenings),
+        events=tuple(events),
         records_per_s=5.0,
         backlog=0,
         ends_at_s=_DAY_S,
@@ -127,7 +127,7 @@ def dynamodb_snapshot(draw: Draw) -> Plan:
     return replace(
         plan,
         changes=changes,
-        happenings=(
+        events=(
             *(Planned(comes_s + each.at_s, each.what) for each in moved),
             *_reshapes(draw, (0, 4), 20.0),
         ),
@@ -157,7 +157,7 @@ def dynamodb_trimmed(draw: Draw) -> Plan:
             continues_trimmed=chance.pick((None, False, True)),
             is_whole=False,
         ),
-        happenings=(
+        events=(
             *draw.arrivals(workers),
             *(Planned(away_s, Kill(0)) for _ in range(workers)),
             *(Planned(back_s, Start()) for _ in range(draw.workers(1, 3))),
@@ -214,7 +214,7 @@ def _leaving(
     draw: Draw, until_s: float, *, count: tuple[int, int] = (1, 5), pauses: bool = True
 ) -> list[Planned]:
     chance = draw.chance
-    ways: tuple[Callable[[], Happening], ...] = (
+    ways: tuple[Callable[[], Event], ...] = (
         lambda: draw.kill(0.5, 5.0, 20.0),
         lambda: Stop(draw.target(), chance.uniform(0.0, 5.0)),
         lambda: Pause(draw.target(), chance.uniform(1.0, 40.0)),

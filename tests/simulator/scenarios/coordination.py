@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.simulator.faults.habits import Nursery
+from tests.simulator.faults.behaviour import ChildrenPlan
 from tests.simulator.faults.life import Service
 from tests.simulator.plans.draws import Draw, cuts
 from tests.simulator.plans.plan import (
@@ -35,15 +35,13 @@ def leader_paused(draw: Draw) -> Plan:
         lambda: Pause(Who.LEADER, draw.chance.uniform(31.0, 80.0)), count=(1, 3), between_s=(15.0, 150.0)
     )
     kills = draw.some(lambda: draw.kill(3.0, 20.0), count=(0, 1), between_s=(20.0, 200.0))
-    return replace(plan, happenings=(*draw.arrivals(draw.workers(2, 4)), *pauses, *kills))
+    return replace(plan, events=(*draw.arrivals(draw.workers(2, 4)), *pauses, *kills))
 
 
 def worker_cut_off(draw: Draw) -> Plan:
     """Some workers, the leader among them, do not reach DynamoDB for longer than leases last; Kinesis they reach."""
     plan = draw.plan(faults_s=220.0)
-    return replace(
-        plan, happenings=(*draw.arrivals(draw.workers(2, 4)), *cuts(draw, Service.DYNAMODB, (1, 4)))
-    )
+    return replace(plan, events=(*draw.arrivals(draw.workers(2, 4)), *cuts(draw, Service.DYNAMODB, (1, 4))))
 
 
 def handoff_killed(draw: Draw) -> Plan:
@@ -61,7 +59,7 @@ def handoff_killed(draw: Draw) -> Plan:
         between_s=(0.0, 120.0),
     )
     joins = draw.some(Start, count=(1, 4), between_s=(20.0, 150.0))
-    return replace(plan, happenings=(*draw.arrivals(draw.workers(1, 3)), *deaths, *joins))
+    return replace(plan, events=(*draw.arrivals(draw.workers(1, 3)), *deaths, *joins))
 
 
 def farewell_killed(draw: Draw) -> Plan:
@@ -88,7 +86,7 @@ def farewell_killed(draw: Draw) -> Plan:
         for moment in moments
         if chance.happens(0.7)
     ]
-    return replace(plan, happenings=(*draw.arrivals(draw.workers(2, 5)), *stops, *deaths))
+    return replace(plan, events=(*draw.arrivals(draw.workers(2, 5)), *stops, *deaths))
 
 
 def standing_by(draw: Draw) -> Plan:
@@ -124,8 +122,8 @@ def standing_by(draw: Draw) -> Plan:
     )
     return replace(
         plan,
-        happenings=(*draw.arrivals(draw.workers(1, 2)), *joins, *deaths, *stops),
-        nursery=Nursery(import_s=(19.0, 21.0)),
+        events=(*draw.arrivals(draw.workers(1, 2)), *joins, *deaths, *stops),
+        children_plan=ChildrenPlan(import_s=(19.0, 21.0)),
         every_third_waits=chance.happens(0.4),
         handoff_gap_most_s=1.0,
     )
@@ -139,7 +137,7 @@ def index_missing(draw: Draw) -> Plan:
     joins = Planned(draw.chance.uniform(5.0, 100.0), Start())
     return replace(
         plan,
-        happenings=(*draw.arrivals(draw.workers(1, 3)), joins, *kills),
+        events=(*draw.arrivals(draw.workers(1, 3)), joins, *kills),
         index_ready_at_s=ready_at_s,
     )
 
@@ -168,7 +166,7 @@ def restart_in_place(draw: Draw) -> Plan:
     clones = draw.some(lambda: StartOnClone(draw.target()), count=(0, 2), between_s=(15.0, 120.0))
     return replace(
         plan,
-        happenings=(*draw.arrivals(draw.workers(1, 3), within_s=5.0), *kills, *clones),
+        events=(*draw.arrivals(draw.workers(1, 3), within_s=5.0), *kills, *clones),
         read_again_s=3.0,
         led_again_s=4.0,
     )
@@ -192,7 +190,7 @@ def worker_id_twice(draw: Draw) -> Plan:
     )
     return replace(
         plan,
-        happenings=(*draw.arrivals(draw.workers(1, 3)), *seconds, *leaving),
+        events=(*draw.arrivals(draw.workers(1, 3)), *seconds, *leaving),
         names_stand_alone=True,
     )
 
@@ -219,6 +217,6 @@ def other_stream(draw: Draw) -> Plan:
     strangers = draw.some(lambda: Start(Kind.ASTRAY), count=(1, 3), between_s=(first_s, down_s + back))
     return replace(
         plan,
-        happenings=(*arrivals, *(down if chance.happens(0.5) else ()), *strangers),
+        events=(*arrivals, *(down if chance.happens(0.5) else ()), *strangers),
         astray_shards=chance.between(1, 8),
     )

@@ -13,7 +13,7 @@ from typing import Final
 from kcl_daemon.config.children import ConcurrencySettings, FailureSettings, LaneCounts
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.records.record_filter import RecordFilter
-from tests.simulator.faults.habits import Habits, Nursery, When
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, When
 from tests.simulator.plans.draws import (
     Draw,
     bad_children,
@@ -90,23 +90,23 @@ def filtered(draw: Draw) -> Plan:
             Kept(digits=""),
         )
     )
-    happenings = [
+    events = [
         *draw.arrivals(draw.workers(1, 3)),
         *reshards(draw, (0, 3)),
         *draw.some(lambda: draw.kill(0.5, 5.0, 20.0), count=(0, 2), between_s=(5.0, 140.0)),
         *draw.some(lambda: Stop(draw.target(), chance.uniform(0.0, 5.0)), count=(0, 2), between_s=(5.0, 140.0)),
         *draw.some(lambda: Pause(draw.target(), chance.uniform(1.0, 40.0)), count=(0, 1), between_s=(5.0, 100.0)),
     ]  # fmt: skip
-    habits = Habits(chance.pick(tuple(When)), explicit=chance.happens(0.5))
+    behaviour = Behaviour(chance.pick(tuple(When)), explicit=chance.happens(0.5))
     return replace(
         plan,
-        happenings=tuple(happenings),
+        events=tuple(events),
         keeps=kept,
         delivery=replace(plan.delivery, record_filter=RecordFilter.of(kept.pattern)),
         keys=_KEYS,
         dynamodb=mixed_trouble(chance, worst=0.04),
         kinesis=mixed_trouble(chance, worst=0.04),
-        nursery=chance.pick((Nursery(habits=habits), bad_children(chance, worst=0.02))),
+        children_plan=chance.pick((ChildrenPlan(behaviour=behaviour), bad_children(chance, worst=0.02))),
         retrieval=replace(
             plan.retrieval,
             mode=chance.pick((RetrievalMode.POLLING, RetrievalMode.POLLING, RetrievalMode.FANOUT)),

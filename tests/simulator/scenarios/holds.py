@@ -206,7 +206,7 @@ def holds(draw: Draw) -> Plan:
     java = [Planned(chance.uniform(60.0, 90.0), Start(Kind.JAVA))] if chance.happens(0.15) else []
     return replace(
         plan,
-        happenings=(
+        events=(
             *draw.arrivals(draw.workers(1, 3)),
             *java,
             *draw.some(change, count=(2, 8), between_s=(15.0, 200.0)),
@@ -222,7 +222,7 @@ def holds(draw: Draw) -> Plan:
         # Slow reads may all fail for as long as somebody waits here.
         dynamodb=replace(mixed_trouble(chance, worst=0.02), slow=0.0),
         kinesis=mixed_trouble(chance, worst=0.02),
-        nursery=bad_children(chance, worst=0.005),
+        children_plan=bad_children(chance, worst=0.005),
         child_timeout_s=20.0,
         concurrency=ConcurrencySettings(lanes=LaneCounts(chance.pick((1, 1, 4)))),
         keys=chance.pick((20, 1 << 40)),

@@ -9,10 +9,10 @@ from kcl_daemon.config.balance import ClientVersionConfig
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.records.record_filter import RecordFilter
 from tests.simulator.chance import Chance
-from tests.simulator.faults.habits import Habits, Mischief, Nursery
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, Mischief
 from tests.simulator.faults.network import Trouble
 from tests.simulator.plans.draws import Draw, mixed_trouble, reshards, with_aggregates
-from tests.simulator.plans.plan import DieAtWrites, Happening, Pause, Plan, Planned, Stop
+from tests.simulator.plans.plan import DieAtWrites, Event, Pause, Plan, Planned, Stop
 from tests.simulator.rules.landing import LandingPlan
 from tests.simulator.scenarios.filtered import Kept
 
@@ -89,7 +89,7 @@ def _drawn(draw: Draw, *, faults_s: float, pauses: tuple[int, int], sleeps: tupl
     kept = Kept(digits=chance.pick(("3", "07", "13579"))) if chance.happens(0.25) else None
     return replace(
         plan,
-        happenings=tuple(_happenings(draw, faults_s, pauses)),
+        events=tuple(_events(draw, faults_s, pauses)),
         backlog=chance.pick((0, 200, 1_000)),
         retrieval=replace(
             plan.retrieval,
@@ -103,8 +103,8 @@ def _drawn(draw: Draw, *, faults_s: float, pauses: tuple[int, int], sleeps: tupl
             plan.delivery, record_filter=None if kept is None else RecordFilter.of(kept.pattern)
         ),
         calls_for_empty=chance.happens(0.5),
-        nursery=Nursery(
-            habits=Habits(process_s=(slowest_s / 5, slowest_s), takes_frames=chance.happens(0.5)),
+        children_plan=ChildrenPlan(
+            behaviour=Behaviour(process_s=(slowest_s / 5, slowest_s), takes_frames=chance.happens(0.5)),
             mischief={kind: chance.uniform(0.0, worst) for kind in _MISCHIEF},
         ),
         landing=landing_plan(chance, sleeps=sleeps),
@@ -127,18 +127,18 @@ def landing_plan(chance: Chance, *, sleeps: tuple[int, int]) -> LandingPlan:
     )
 
 
-def _happenings(draw: Draw, faults_s: float, pauses: tuple[int, int]) -> list[Planned]:
+def _events(draw: Draw, faults_s: float, pauses: tuple[int, int]) -> list[Planned]:
     chance = draw.chance
     deaths = chance.between(0, 3)
     at = tuple(chance.between(1, 60) for _ in range(deaths))
     dying = DieAtWrites(at, tuple(chance.happens(0.5) for _ in range(deaths)))
 
-    def pause() -> Happening:
+    def pause() -> Event:
         return Pause(
             draw.target(), chance.uniform(*chance.pick(_PAUSES_S)), with_children=chance.happens(0.7)
         )
 
-    def stop() -> Happening:
+    def stop() -> Event:
         return Stop(draw.target(), chance.uniform(0.0, 5.0))
 
     most_s = faults_s - 10.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
 from kcl_daemon.records.forms import ShardOrder
 from kcl_daemon.shards.lineage import StartAt
-from tests.simulator.faults.habits import Nursery
+from tests.simulator.faults.behaviour import ChildrenPlan
 from tests.simulator.plans.draws import (
     Draw,
     bad_children,
@@ -30,10 +30,10 @@ def lanes(draw: Draw) -> Plan:
     )
     return replace(
         with_lanes(draw, plan),
-        happenings=(*draw.arrivals(draw.workers(1, 3)), *leaving),
+        events=(*draw.arrivals(draw.workers(1, 3)), *leaving),
         dynamodb=mixed_trouble(chance, worst=0.04),
         kinesis=mixed_trouble(chance, worst=0.04),
-        nursery=bad_children(chance, worst=0.02),
+        children_plan=bad_children(chance, worst=0.02),
         child_timeout_s=20.0,
     )
 
@@ -41,14 +41,14 @@ def lanes(draw: Draw) -> Plan:
 def lanes_reshard(draw: Draw) -> Plan:
     """Shards with several children split and merge: parents are finished in all lanes before children begin."""
     plan = lanes(draw)
-    return replace(plan, happenings=(*plan.happenings, *reshards(draw, (1, 5))))
+    return replace(plan, events=(*plan.events, *reshards(draw, (1, 5))))
 
 
 def lanes_latest(draw: Draw) -> Plan:
     """Lanes that begin at the latest record: once one of them has a checkpoint, nothing after it is left out."""
     plan = lanes(draw)
     kill = Planned(draw.chance.uniform(15.0, 120.0), draw.kill(1.0, 20.0))
-    return replace(plan, start_at=StartAt.LATEST, happenings=(*plan.happenings, kill))
+    return replace(plan, start_at=StartAt.LATEST, events=(*plan.events, kill))
 
 
 def lanes_poison(draw: Draw) -> Plan:
@@ -57,9 +57,9 @@ def lanes_poison(draw: Draw) -> Plan:
     plan = with_aggregates(draw, draw.plan(faults_s=200.0, bound_s=240.0, shards=(1, 3)))
     return replace(
         with_lanes(draw, plan),
-        happenings=(*draw.arrivals(draw.workers(1, 3)), *reshards(draw, (0, 2))),
+        events=(*draw.arrivals(draw.workers(1, 3)), *reshards(draw, (0, 2))),
         dynamodb=mixed_trouble(chance, worst=0.03),
-        nursery=Nursery(poison_every=chance.pick((200, 350, 1_000))),
+        children_plan=ChildrenPlan(poison_every=chance.pick((200, 350, 1_000))),
         failures=replace(DEAD_LETTERS, poison_tries=chance.pick((1, 2, 3))),
     )
 

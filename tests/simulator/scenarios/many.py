@@ -11,7 +11,7 @@ from typing import Final
 from kcl_daemon.config.streams import FormerStreams, StreamsSettings
 from kcl_daemon.shards.lineage import StartAt
 from tests.simulator.plans.draws import Draw, mixed_trouble, reshards
-from tests.simulator.plans.plan import Epoch, Happening, Plan, Stop, StreamAppears, StreamDisappears
+from tests.simulator.plans.plan import Epoch, Event, Plan, Stop, StreamAppears, StreamDisappears
 
 # A stream that appears is seen at the next look at the list; then come the leader's next looks.
 _BOUND_S: Final = 90.0
@@ -25,7 +25,7 @@ def many_streams(draw: Draw) -> Plan:
     plan = draw.plan(faults_s=150.0, bound_s=_BOUND_S, shards=(1, 3))
     names = tuple(f"stream-{number:02d}" for number in range(chance.between(12, 36)))
 
-    def change() -> Happening:
+    def change() -> Event:
         number = chance.between(1, len(names) - 1)  # the first one stays, for splits and merges
         gone = chance.happens(0.4)
         return StreamDisappears(number) if gone else StreamAppears(number, chance.pick(_SHARDS))
@@ -41,7 +41,7 @@ def many_streams(draw: Draw) -> Plan:
         ),
         records_per_s=min(plan.records_per_s, 6.0),
         backlog=min(plan.backlog, 200),
-        happenings=(
+        events=(
             *draw.arrivals(draw.workers(2, 4)),
             *draw.some(change, count=(10, 40), between_s=(5.0, 145.0)),
             *reshards(draw, (0, 6)),
@@ -62,9 +62,9 @@ def foreign_epochs(draw: Draw) -> Plan:
     plan = draw.plan(faults_s=150.0, bound_s=_BOUND_S, shards=(1, 4))
     names = tuple(f"stream-{number:02d}" for number in range(chance.between(4, 12)))
     from_latest = chance.happens(0.3)
-    habits = [each for each in Epoch if not (from_latest and each is Epoch.NOBODY)]
+    epochs = [each for each in Epoch if not (from_latest and each is Epoch.NOBODY)]
 
-    def change() -> Happening:
+    def change() -> Event:
         number = chance.between(1, len(names) - 1)  # the first one stays, for splits and merges
         gone = chance.happens(0.5)
         return StreamDisappears(number) if gone else StreamAppears(number, chance.pick(_SHARDS))
@@ -78,12 +78,12 @@ def foreign_epochs(draw: Draw) -> Plan:
             former=chance.pick((FormerStreams.KEEP, FormerStreams.DELETE_ALL)),
             former_wait_s=chance.pick((10.0, 1e6)),
         ),
-        java_epochs=tuple(chance.pick(tuple(habits)) for _ in names),
+        java_epochs=tuple(chance.pick(tuple(epochs)) for _ in names),
         # A stream that is new begins at the latest record then, and nobody knows which that was.
         start_at=StartAt.LATEST if from_latest else StartAt.TRIM_HORIZON,
         records_per_s=min(plan.records_per_s, 6.0),
         backlog=chance.between(300, 600),
-        happenings=(
+        events=(
             *draw.arrivals(draw.workers(1, 4)),
             *([] if from_latest else draw.some(change, count=(2, 12), between_s=(40.0, 145.0))),
             *reshards(draw, (0, 4)),
@@ -104,7 +104,7 @@ def streams_by_hundreds(draw: Draw) -> Plan:
     streams = chance.pick((100, 100, 100, 300))
     plan = draw.long_plan(faults_s=80.0, bound_s=_BOUND_S, shards=(1, 2))
 
-    def change() -> Happening:
+    def change() -> Event:
         number = chance.between(1, streams - 1)
         gone = chance.happens(0.4)
         return StreamDisappears(number) if gone else StreamAppears(number, chance.pick(_SHARDS))
@@ -120,7 +120,7 @@ def streams_by_hundreds(draw: Draw) -> Plan:
         ),
         records_per_s=30.0,
         backlog=min(plan.backlog, 600),
-        happenings=(
+        events=(
             *draw.arrivals(draw.workers(3, 4)),
             *draw.some(change, count=(streams // 2, streams), between_s=(2.0, 75.0)),
             *reshards(draw, (0, 3)),

@@ -14,7 +14,7 @@ from tests.simulator.plans.draws import Draw, mixed_trouble, reshards, with_aggr
 from tests.simulator.plans.plan import (
     AddAttribute,
     AddRows,
-    Happening,
+    Event,
     Kill,
     Kind,
     Pause,
@@ -68,7 +68,7 @@ def mixed_fleet(draw: Draw) -> Plan:
     plan = _plan(draw, faults_s=faults_s, bound_s=_RESHARD_BOUND_S)
     chance = draw.chance
 
-    def disturbance() -> Happening:
+    def disturbance() -> Event:
         kind = chance.random()
         if kind < 0.4:
             return Kill(draw.target(), chance.pick((0.5, 5.0, 40.0)), keeps_name=chance.happens(0.3))
@@ -78,7 +78,7 @@ def mixed_fleet(draw: Draw) -> Plan:
 
     return replace(
         plan,
-        happenings=(
+        events=(
             *_arrivals(draw),
             *draw.some(disturbance, count=(2, 6), between_s=(_SETTLED_S, faults_s)),
             *reshards(draw, (0, 3), between_s=(_SETTLED_S, faults_s)),
@@ -103,7 +103,7 @@ def mixed_fleet_later(draw: Draw) -> Plan:
         between_s=(130.0, faults_s),
     )
     changes = reshards(draw, (0, 2), between_s=(_SETTLED_S, faults_s))
-    return replace(plan, happenings=(*_arrivals(draw), *later, *attributes, *leaving, *changes))
+    return replace(plan, events=(*_arrivals(draw), *later, *attributes, *leaving, *changes))
 
 
 def mixed_fleet_troubled(draw: Draw) -> Plan:
@@ -115,4 +115,4 @@ def mixed_fleet_troubled(draw: Draw) -> Plan:
         mixed_trouble(chance, worst=worst), belated=chance.uniform(0.0, worst), unanswered=chance.uniform(0.0, worst)
     )  # fmt: skip
     kills = draw.some(lambda: draw.kill(0.5, 10.0), count=(0, 2), between_s=(_SETTLED_S, 200.0))
-    return replace(plan, happenings=(*_arrivals(draw), *kills), dynamodb=trouble)
+    return replace(plan, events=(*_arrivals(draw), *kills), dynamodb=trouble)

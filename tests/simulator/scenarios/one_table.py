@@ -13,7 +13,7 @@ from tests.simulator.faults.life import Service
 from tests.simulator.plans.draws import Draw, cuts, mixed_trouble
 from tests.simulator.plans.plan import (
     BOUND_S,
-    Happening,
+    Event,
     Kill,
     MigrateTables,
     Pause,
@@ -40,8 +40,8 @@ def table_migration(draw: Draw) -> Plan:
             supports=supports, leaves_after_s=chance.uniform(20.0, 120.0), dies=chance.happens(0.5)
         )
 
-    def leave() -> Happening:
-        kinds: tuple[Happening, ...] = (
+    def leave() -> Event:
+        kinds: tuple[Event, ...] = (
             Kill(draw.target(), chance.uniform(0.5, 30.0), keeps_name=chance.happens(0.3)),
             Stop(draw.target(), chance.uniform(0.0, 5.0)),
             Pause(draw.target(), chance.uniform(2.0, 60.0)),
@@ -56,7 +56,7 @@ def table_migration(draw: Draw) -> Plan:
         plan,
         records_per_s=min(plan.records_per_s, 3.0),
         tables=tables,
-        happenings=(
+        events=(
             *draw.arrivals(draw.workers(2, 4)),
             *old,
             *against,

@@ -7,7 +7,7 @@ from typing import Final
 
 from kcl_daemon.config.children import FailureSettings, PoisonRecordPolicy
 from kcl_daemon.config.dead_letters import file_at
-from tests.simulator.faults.habits import Nursery
+from tests.simulator.faults.behaviour import ChildrenPlan
 from tests.simulator.plans.draws import Draw, mixed_trouble, reshards, with_aggregates
 from tests.simulator.plans.plan import Plan, Stop
 
@@ -30,9 +30,9 @@ def poison_records(draw: Draw) -> Plan:
     )
     return replace(
         plan,
-        happenings=(*draw.arrivals(draw.workers(1, 3)), *reshards(draw, (0, 3)), *leaving),
+        events=(*draw.arrivals(draw.workers(1, 3)), *reshards(draw, (0, 3)), *leaving),
         dynamodb=mixed_trouble(chance, worst=0.03),
         kinesis=mixed_trouble(chance, worst=0.03),
-        nursery=Nursery(poison_every=chance.pick((200, 350, 1_000))),
+        children_plan=ChildrenPlan(poison_every=chance.pick((200, 350, 1_000))),
         failures=replace(DEAD_LETTERS, poison_tries=chance.pick((1, 2, 3))),
     )

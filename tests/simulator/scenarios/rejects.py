@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kcl_daemon.config.children import FailureSettings
-from tests.simulator.faults.habits import Nursery
+from tests.simulator.faults.behaviour import ChildrenPlan
 from tests.simulator.plans.draws import (
     Draw,
     bad_children,
@@ -34,11 +34,11 @@ def rejects(draw: Draw) -> Plan:
     plan = replace(
         plan,
         backlog=min(plan.backlog, 200),  # a letter takes up to half a second, one after the other
-        happenings=(*draw.arrivals(draw.workers(1, 3)), *reshards(draw, (0, 3)), *leaving),
+        events=(*draw.arrivals(draw.workers(1, 3)), *reshards(draw, (0, 3)), *leaving),
         dynamodb=mixed_trouble(chance, worst=0.03),
         kinesis=mixed_trouble(chance, worst=0.03),
-        nursery=replace(
-            Nursery(poison_every=350) if has_poison else bad_children(chance, worst=0.01),
+        children_plan=replace(
+            ChildrenPlan(poison_every=350) if has_poison else bad_children(chance, worst=0.01),
             reject_every=chance.pick((5, 20, 100)),
         ),
         failures=DEAD_LETTERS if has_poison else FailureSettings(dead_letters=DEAD_LETTERS.dead_letters),

@@ -14,7 +14,7 @@ from tests.simulator.plans.draws import Draw, mixed_trouble
 from tests.simulator.plans.plan import (
     DeleteLease,
     DieAtShardEnd,
-    Happening,
+    Event,
     Kill,
     Merge,
     Plan,
@@ -75,7 +75,7 @@ def reshard_storm(draw: Draw) -> Plan:
     plan = _plan(draw, faults_s=160.0)
     return replace(
         plan,
-        happenings=(
+        events=(
             *draw.arrivals(draw.workers(2, 4)),
             *_waves(draw, 5.0, 130.0),
             *_leave(draw, (1, 4), (10.0, 150.0)),
@@ -99,7 +99,7 @@ def reshard_unseen(draw: Draw) -> Plan:
     before = [Planned(0.0, Split(chance.between(0, 100)))] if chance.happens(0.5) else []
     return replace(
         plan,
-        happenings=(*before, *draw.arrivals(workers), *leave, *_waves(draw, down_s, up_s), *back),
+        events=(*before, *draw.arrivals(workers), *leave, *_waves(draw, down_s, up_s), *back),
         shard_settings=_cleanup(chance) if chance.happens(0.5) else ShardSettings(),
     )
 
@@ -121,7 +121,7 @@ def shard_end_killed(draw: Draw) -> Plan:
     ]
     return replace(
         plan,
-        happenings=(*deaths, *draw.arrivals(draw.workers(1, 3)), *_waves(draw, 5.0, 130.0)),
+        events=(*deaths, *draw.arrivals(draw.workers(1, 3)), *_waves(draw, 5.0, 130.0)),
         shard_settings=_cleanup(chance) if chance.happens(0.5) else ShardSettings(),
     )
 
@@ -131,12 +131,12 @@ def leases_deleted(draw: Draw) -> Plan:
     # Without clean-up: where a finished parent is forgotten, KCL's rule reads it anew, beside its other child.
     plan = _plan(draw, faults_s=170.0)
     chance = draw.chance
-    deleted: list[Happening] = [DeleteLease(chance.between(0, 100)) for _ in range(chance.between(1, 3))]
-    splits: list[Happening] = [Split(chance.between(0, 100)) for _ in range(chance.between(0, 3))]
-    happenings = [Planned(chance.uniform(20.0, 110.0), what) for what in (*deleted, *splits)]
+    deleted: list[Event] = [DeleteLease(chance.between(0, 100)) for _ in range(chance.between(1, 3))]
+    splits: list[Event] = [Split(chance.between(0, 100)) for _ in range(chance.between(0, 3))]
+    events = [Planned(chance.uniform(20.0, 110.0), what) for what in (*deleted, *splits)]
     return replace(
         plan,
-        happenings=(*draw.arrivals(draw.workers(1, 3)), *happenings, *_leave(draw, (0, 2), (10.0, 150.0))),
+        events=(*draw.arrivals(draw.workers(1, 3)), *events, *_leave(draw, (0, 2), (10.0, 150.0))),
         shard_settings=replace(
             _cleanup(chance), sync_strategy=ShardSyncStrategy.SHARD_END, cleanup_finished=False
         ),
@@ -151,7 +151,7 @@ def cleaned_up(draw: Draw) -> Plan:
     )
     return replace(
         plan,
-        happenings=(*draw.arrivals(draw.workers(1, 3)), *_waves(draw, 5.0, 120.0)),
+        events=(*draw.arrivals(draw.workers(1, 3)), *_waves(draw, 5.0, 120.0)),
         shard_settings=settings,
         is_quiet=True,
         repeats_most=0,

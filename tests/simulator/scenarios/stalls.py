@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, Mischief, When
 from tests.simulator.faults.life import Service
 from tests.simulator.faults.network import Trouble
 from tests.simulator.plans.draws import Draw, mixed_trouble, reshards
@@ -32,7 +32,7 @@ def stalled(draw: Draw) -> Plan:
         count=(0, 3),
         between_s=(5.0, 120.0),
     )
-    habits = Habits(
+    behaviour = Behaviour(
         chance.pick(tuple(When)),
         explicit=chance.happens(0.5),
         process_s=chance.pick(((0.01, 0.1), (0.5, 3.0))),
@@ -48,9 +48,11 @@ def stalled(draw: Draw) -> Plan:
     )
     return replace(
         plan,
-        happenings=(*draw.arrivals(draw.workers(1, 3)), *cuts, *reshards(draw, (0, 2))),
+        events=(*draw.arrivals(draw.workers(1, 3)), *cuts, *reshards(draw, (0, 2))),
         kinesis=chance.pick((mixed_trouble(chance, worst=0.1), Trouble(throttled=0.97))),
         dynamodb=mixed_trouble(chance, worst=chance.pick((0.0, 0.1))),
-        nursery=Nursery(habits=habits, mischief=mischief, start_fails=chance.pick((0.0, 0.5, 1.0))),
+        children_plan=ChildrenPlan(
+            behaviour=behaviour, mischief=mischief, start_fails=chance.pick((0.0, 0.5, 1.0))
+        ),
         child_stuck_s=chance.pick(_STUCK_S),
     )

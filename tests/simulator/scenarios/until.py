@@ -20,7 +20,7 @@ from tests.simulator.plans.draws import (
     reshards,
     with_aggregates,
 )
-from tests.simulator.plans.plan import Happening, Pause, Plan, Stop
+from tests.simulator.plans.plan import Event, Pause, Plan, Stop
 from tests.simulator.rules.truth import Truth
 from tests.simulator.violation import report
 
@@ -63,15 +63,15 @@ def until(draw: Draw) -> Plan:
     chance = draw.chance
     plan = with_aggregates(draw, draw.plan(faults_s=_FAULTS_S, bound_s=150.0, shards=(1, 6)))
 
-    def trouble() -> Happening:
+    def trouble() -> Event:
         pause = Pause(draw.target(), chance.pick((2.0, 15.0, 45.0)))
-        kinds: tuple[Happening, ...] = (draw.kill(1.0, 5.0, None), Stop(draw.target(), 3.0), pause)
+        kinds: tuple[Event, ...] = (draw.kill(1.0, 5.0, None), Stop(draw.target(), 3.0), pause)
         return chance.pick(kinds)
 
     lanes = LaneCounts(chance.pick((1, 1, 3)))
     return replace(
         plan,
-        happenings=(*reshards(draw, (0, 4)), *draw.some(trouble, count=(0, 4), between_s=(2.0, _FAULTS_S))),
+        events=(*reshards(draw, (0, 4)), *draw.some(trouble, count=(0, 4), between_s=(2.0, _FAULTS_S))),
         retrieval=replace(
             plan.retrieval,
             mode=chance.pick((RetrievalMode.POLLING, RetrievalMode.POLLING, RetrievalMode.FANOUT)),
@@ -85,6 +85,6 @@ def until(draw: Draw) -> Plan:
         streams=chance.pick(((), (), (), ("one", "two"))),
         dynamodb=mixed_trouble(chance, worst=0.04),
         kinesis=mixed_trouble(chance, worst=0.04),
-        nursery=bad_children(chance, worst=0.01),
+        children_plan=bad_children(chance, worst=0.01),
         child_timeout_s=20.0,
     )

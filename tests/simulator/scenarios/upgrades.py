@@ -58,7 +58,7 @@ def upgrade_2x(draw: Draw) -> Plan:
     ]
     return replace(
         plan,
-        happenings=(
+        events=(
             *draw.arrivals(workers),
             *_leave(draw, (10.0, _TROUBLED_S)),
             *_leave(draw, (_UPGRADE_S, final_s - 60.0)),
@@ -82,7 +82,7 @@ def rolled_back(draw: Draw) -> Plan:
     plan = _plan(draw, faults_s=ends_s)
     return replace(
         plan,
-        happenings=(
+        events=(
             *draw.arrivals(draw.workers(2, 4)),
             *_leave(draw, (10.0, _TROUBLED_S)),
             *_leave(draw, (back_s - 30.0, back_s + 200.0)),

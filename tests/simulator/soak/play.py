@@ -28,7 +28,7 @@ from kcl_daemon.ports import Kinesis, Statistic, Tables
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S
-from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, Mischief, When
 from tests.simulator.faults.life import Life, Service
 from tests.simulator.faults.network import Fate, Network, Trouble
 from tests.simulator.fleet.stream import STREAM_NAME
@@ -52,7 +52,7 @@ TROUBLE: Final = {
         throttled=0.08, lost=0.03, unanswered=0.03, belated=0.02, slow=0.05, slow_s=(0.5, 5.0)
     ),
 }
-_HABITS: Final = Habits(When.EACH_BATCH, process_s=(0.02, 0.3))
+_BEHAVIOUR: Final = Behaviour(When.EACH_BATCH, process_s=(0.02, 0.3))
 _CHILD_DIES: Final = 0.0005
 _EARLY_S: Final = 300.0
 _START_S: Final = 60.0
@@ -135,7 +135,7 @@ class Soak:
         self._plan = Plan(
             shards=load.shards,
             records_per_s=0.0,
-            happenings=(),
+            events=(),
             calm_at_s=0.0,
             ends_at_s=0.0,
             retrieval=RetrievalSettings(mode=load.mode),
@@ -149,8 +149,11 @@ class Soak:
         account = SoakAccount(
             Trace(), lease_table=self._settings.lease_table, record_bytes=self.load.record_bytes
         )
-        network, nursery = CountingNetwork(self._chance.fork("network")), Nursery(habits=_HABITS)
-        fleet = self._fleet(model, network, nursery, account)
+        network, children_plan = (
+            CountingNetwork(self._chance.fork("network")),
+            ChildrenPlan(behaviour=_BEHAVIOUR),
+        )
+        fleet = self._fleet(model, network, children_plan, account)
         fleet.cloudwatch = cloudwatch = CountingCloudWatch()
         footprints: list[Footprint] = []
         worker = fleet.start()
@@ -158,14 +161,14 @@ class Soak:
             background.start_soon(self._produce, model, account)
             await anyio.sleep(_START_S)
             network.trouble = dict(TROUBLE)
-            nursery.mischief = {Mischief.EXIT: _CHILD_DIES}
+            children_plan.mischief = {Mischief.EXIT: _CHILD_DIES}
             await anyio.sleep(_EARLY_S - now())
             footprints.append(await self._footprint(model, account, network))
             await anyio.sleep(max(0.0, self.load.minutes * 60.0 - now()))
             footprints.append(await self._footprint(model, account, network))
             background.cancel_scope.cancel()
         network.calm()
-        nursery.behave()
+        children_plan.behave()
         worker.stop()
         with anyio.fail_after(_STOP_S):
             await worker.ended.wait()
@@ -182,7 +185,9 @@ class Soak:
             late=late,
         )
 
-    def _fleet(self, model: KinesisModel, network: Network, nursery: Nursery, account: SoakAccount) -> Fleet:
+    def _fleet(
+        self, model: KinesisModel, network: Network, children_plan: ChildrenPlan, account: SoakAccount
+    ) -> Fleet:
         settings = self._settings
         return Fleet(
             tables=Tables(
@@ -193,7 +198,7 @@ class Soak:
             kinesis=self.kinesis(MemoryKinesis(model)),
             fan_out=MemoryFanOut(model),
             network=network,
-            nursery=nursery,
+            children_plan=children_plan,
             deliveries=account,
             observer=account,
             trace=Trace(),

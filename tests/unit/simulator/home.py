@@ -18,7 +18,7 @@ from kcl_protocol.messages import (
 )
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.chance import Chance
-from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, Mischief, When
 from tests.simulator.faults.life import Life
 from tests.simulator.faults.ports import RowWrite
 from tests.simulator.fleet.children import SimChild, SimChildren
@@ -35,7 +35,7 @@ NUMBERS = ("11", "12", "13", "14")
 class Home:
     """A worker's children, one open shard of four records, a lease row that says whatever is set."""
 
-    def __init__(self, nursery: Nursery) -> None:
+    def __init__(self, children_plan: ChildrenPlan) -> None:
         self.truth = Truth()
         self.truth.shard_created(SHARD, ())
         for number in NUMBERS:
@@ -44,7 +44,7 @@ class Home:
         self.life = Life("worker")
         self.deliveries = Deliveries(self.truth, self, Trace())
         self.children = SimChildren(
-            self.life, nursery=nursery, chance=Chance("home"), deliveries=self.deliveries
+            self.life, children_plan=children_plan, chance=Chance("home"), deliveries=self.deliveries
         )
 
     def was_passed_by(self, shard_id: str) -> bool:
@@ -83,31 +83,31 @@ class Talk:
         return self.heard.pop(0)
 
 
-def at_home(nursery: Nursery, run: Callable[[Home], Awaitable[None]]) -> None:
+def at_home(children_plan: ChildrenPlan, run: Callable[[Home], Awaitable[None]]) -> None:
     async def main() -> None:
-        await run(Home(nursery))
+        await run(Home(children_plan))
 
     run_virtual(main)
 
 
-def with_child(nursery: Nursery, run: Callable[[Home, Talk], Awaitable[None]]) -> None:
+def with_child(children_plan: ChildrenPlan, run: Callable[[Home, Talk], Awaitable[None]]) -> None:
     async def at(home: Home) -> None:
         talk = Talk(await home.children.start(SHARD))
         await run(home, talk)
 
-    at_home(nursery, at)
+    at_home(children_plan, at)
 
 
 def records(*numbers: str) -> ProcessRecords:
     return ProcessRecords([Record("", "key", number) for number in numbers], 0)
 
 
-def well(when: When = When.EACH_BATCH, *, explicit: bool = False) -> Nursery:
-    return Nursery(Habits(when, explicit=explicit))
+def well(when: When = When.EACH_BATCH, *, explicit: bool = False) -> ChildrenPlan:
+    return ChildrenPlan(Behaviour(when, explicit=explicit))
 
 
-def naughty(mischief: Mischief) -> Nursery:
-    return Nursery(Habits(), mischief={mischief: 1.0})
+def naughty(mischief: Mischief) -> ChildrenPlan:
+    return ChildrenPlan(Behaviour(), mischief={mischief: 1.0})
 
 
 async def initialized(talk: Talk) -> None:

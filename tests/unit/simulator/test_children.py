@@ -23,7 +23,7 @@ from kcl_protocol.messages import (
     Status,
 )
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
-from tests.simulator.faults.habits import Habits, Mischief, Nursery, When
+from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan, Mischief, When
 from tests.simulator.faults.life import WorkerKilled
 from tests.simulator.loop import now
 from tests.simulator.violation import Violation
@@ -56,7 +56,7 @@ def test_a_child_answers_each_action_and_ends_at_the_end_of_its_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nursery", "asked"),
+    ("children_plan", "asked"),
     [
         (well(), [None]),
         (well(explicit=True), ["12"]),
@@ -65,7 +65,9 @@ def test_a_child_answers_each_action_and_ends_at_the_end_of_its_input() -> None:
         (well(When.AT_END_ONLY), []),
     ],
 )
-def test_a_child_checkpoints_by_its_habits(nursery: Nursery, asked: list[str | None]) -> None:
+def test_a_child_checkpoints_as_its_behaviour_says(
+    children_plan: ChildrenPlan, asked: list[str | None]
+) -> None:
     async def run(home: Home, talk: Talk) -> None:
         await initialized(talk)
         await talk.say(records("11", "12"))
@@ -79,7 +81,7 @@ def test_a_child_checkpoints_by_its_habits(nursery: Nursery, asked: list[str | N
         assert home.truth.shards[SHARD].deliveries == [1, 1, 0, 0]
         assert home.deliveries.accepted == len(asked)
 
-    with_child(nursery, run)
+    with_child(children_plan, run)
 
 
 def test_a_child_that_may_asks_again_after_throttling_and_not_after_losing_the_lease() -> None:
@@ -198,8 +200,8 @@ def test_a_child_that_finishes_its_shard_without_a_checkpoint() -> None:
         await talk.say(ShardEnded())
         assert await talk.hear() == Status("shardEnded")
 
-    nursery = Nursery(Habits(When.AT_END_ONLY), mischief={Mischief.NO_CHECKPOINT_AT_END: 1.0})
-    with_child(nursery, run)
+    children_plan = ChildrenPlan(Behaviour(When.AT_END_ONLY), mischief={Mischief.NO_CHECKPOINT_AT_END: 1.0})
+    with_child(children_plan, run)
 
 
 def test_a_stubborn_child_ends_only_by_sigkill() -> None:
@@ -213,7 +215,7 @@ def test_a_stubborn_child_ends_only_by_sigkill() -> None:
         talk.child.kill()
         assert await talk.child.wait() == -9
 
-    with_child(Nursery(Habits(ignores_eof=True, ignores_term=True)), run)
+    with_child(ChildrenPlan(Behaviour(ignores_eof=True, ignores_term=True)), run)
 
 
 def test_closing_a_child_ends_it_and_may_be_repeated() -> None:
@@ -258,7 +260,7 @@ def test_a_child_may_fail_to_start() -> None:
             await home.children.start(SHARD)
         assert now() > 0
 
-    at_home(Nursery(start_fails=1.0), run)
+    at_home(ChildrenPlan(start_fails=1.0), run)
 
 
 def test_two_children_of_one_worker_for_one_shard_are_a_violation() -> None:

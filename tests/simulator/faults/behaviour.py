@@ -49,7 +49,7 @@ class Mischief(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class Behaviour:
     """One child's ways.
 
     Args:
@@ -72,11 +72,11 @@ class Habits:
 
 
 @dataclass(slots=True)
-class Nursery:
+class ChildrenPlan:
     """What the children of a run are like; the plan of a scenario may change it at any time.
 
     Args:
-        habits: of every child; None: drawn for each.
+        behaviour: of every child; None: drawn for each.
         mischief: probability of each per action.
         stubborn: probability that a child ignores EOF, and of those that it ignores SIGTERM as well.
         start_fails: probability that a child cannot be started.
@@ -89,7 +89,7 @@ class Nursery:
         misdeeds: how often one did something wrong.
     """
 
-    habits: Habits | None = None
+    behaviour: Behaviour | None = None
     mischief: Mapping[Mischief, float] = field(default_factory=dict[Mischief, float])
     stubborn: float = 0.0
     start_fails: float = 0.0
@@ -122,13 +122,13 @@ class Nursery:
         self.start_fails = 0.0
         self.pauses = 0.0
 
-    def draw(self, chance: Chance) -> Habits:
-        """The habits of a new child."""
-        if self.habits is not None:
-            return self.habits
+    def draw(self, chance: Chance) -> Behaviour:
+        """The behaviour of a new child."""
+        if self.behaviour is not None:
+            return self.behaviour
         slowest = chance.pick((0.02, 0.2, 1.0, 3.0))
         ignores_eof = chance.happens(self.stubborn)
-        return Habits(
+        return Behaviour(
             when=chance.pick(_WHENS),
             every=chance.between(2, 6),
             explicit=chance.happens(0.5),
