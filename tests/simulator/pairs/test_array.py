@@ -12,19 +12,21 @@ from kcl_daemon.config.load import interpret
 from kcl_daemon.errors import ConfigurationError
 from tests.proof.parts import ROWS_OF_TRIPLES
 from tests.simulator.pairs.array import (
+    AGAIN,
     APART,
     REFUSED,
     REFUSED_BY_CLIENT,
+    SEEDS,
     Apart,
     Row,
     covering_array,
     may_be_together,
     pairs_of,
+    row_of,
 )
 from tests.simulator.pairs.factors import FACTORS
 from tests.simulator.pairs.scenario import values_of
 
-SEEDS = 300
 # Two of them are not apart, but there is no third that fits: age needs letters or that what is bad is skipped.
 BY_A_THIRD = {(("sink", "landing"), ("attempts", "4"))}
 
@@ -58,7 +60,8 @@ def test_settings_that_exclude_each_other_are_refused_with_that_message(row: Row
 
 
 def test_each_row_of_the_array_is_a_file_that_the_daemon_takes() -> None:
-    for row in covering_array().rows:
+    array = covering_array()
+    for row in (*array.rows, *array.again):
         interpret(text_of(row).encode(), file="app.properties", default_worker_id="worker")
 
 
@@ -88,6 +91,15 @@ def test_as_many_seeds_play_each_row_of_the_array() -> None:
     assert len(rows) <= SEEDS
     assert all(may_be_together(dict(row)) for row in rows)
     assert {pair for row in rows for pair in pairs_of(row)} == covering_array().wanted
+
+
+def test_the_seeds_also_play_each_further_row_twice() -> None:
+    array = covering_array()
+    assert all(set(some) <= set(row) for some, row in zip(AGAIN, array.again, strict=True))
+    assert {pair for row in array.again for pair in pairs_of(row)} <= array.wanted
+    played = [row_of(seed) for seed in range(1, SEEDS + 1)]
+    assert set(played) == {*array.rows, *array.again}
+    assert [played.count(row) for row in array.again] == [2, 2]
 
 
 def test_each_reason_names_factors_and_values_that_there_are() -> None:
