@@ -104,10 +104,10 @@ async def measure(case: Case, url: str, certificate: Path, pipes: list[int], sec
         kinesis = HttpKinesis(caller)
         budget = ByteBudget(clock)
         for number, fd in enumerate(pipes):
-            prefetch = _pushed(case, caller, budget) if case.fan_out else _polled(case, kinesis, budget)
+            reader = _pushed(case, caller, budget) if case.fan_out else _polled(case, kinesis, budget)
             delay_s = number / len(pipes) * case.idle_ms / 1000 if case.shape in {"empty", "paced"} else 0.0
-            group.start_soon(_later, delay_s, prefetch)
-            group.start_soon(_deliver, prefetch, PipeWriter(fd), count)
+            group.start_soon(_later, delay_s, reader)
+            group.start_soon(_deliver, reader, PipeWriter(fd), count)
         await anyio.sleep(1.0 + case.idle_ms / 1000)
         count.answers = count.records = 0
         began_s, began_cpu_s = clock.monotonic(), time.process_time()
@@ -170,14 +170,14 @@ def _complain(why: str, sequence_number: str) -> None:
     raise AssertionError(f"record {sequence_number}: {why}")
 
 
-async def _later(delay_s: float, prefetch: ShardReader) -> None:
+async def _later(delay_s: float, reader: ShardReader) -> None:
     await anyio.sleep(delay_s)
-    await prefetch.run()
+    await reader.run()
 
 
-async def _deliver(prefetch: ShardReader, pipe: PipeWriter, count: Count) -> None:
+async def _deliver(reader: ShardReader, pipe: PipeWriter, count: Count) -> None:
     while True:
-        batch = await prefetch.next()
+        batch = await reader.next()
         assert isinstance(batch, DeliveryBatch)
         await pipe.send(batch.take_encoded(BatchEncoder()).data)
         batch.release()

@@ -1,4 +1,4 @@
-"""A stream of one shard in memory, and prefetchers over it."""
+"""A stream of one shard in memory, and readers over it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TroubledKinesis(MemoryKinesis):
 
 
 class Stage:
-    """A stream of one shard and prefetchers over it."""
+    """A stream of one shard and readers over it."""
 
     def __init__(self) -> None:
         clock = self.clock = LoopClock()
@@ -86,7 +86,7 @@ class Stage:
             "SplitShard", {"StreamName": "words", "ShardToSplit": SHARD, "NewStartingHashKey": str(2**127)}
         )
 
-    def prefetch(
+    def reader(
         self,
         checkpoint: ExtendedSequenceNumber = TRIM_HORIZON,
         settings: RetrievalSettings | None = None,
@@ -119,11 +119,11 @@ class Stage:
         )
 
 
-async def texts(prefetch: PollingReader, count: int) -> list[str]:
+async def texts(reader: PollingReader, count: int) -> list[str]:
     """The next records, as many as asked for."""
     found: list[str] = []
     while len(found) < count:
-        item = await prefetch.next()
+        item = await reader.next()
         assert isinstance(item, DeliveryBatch), f"the shard ended after {found}"
         line = decode_daemon_line(item.take_encoded(BatchEncoder()).data)
         assert isinstance(line, ProcessRecords)
@@ -139,7 +139,7 @@ def play(scene: Callable[[Stage, Callable[[PollingReader], object]], Awaitable[T
     async def main() -> T:
         results: list[T] = []
         async with anyio.create_task_group() as background:
-            results.append(await scene(Stage(), lambda prefetch: background.start_soon(prefetch.run)))
+            results.append(await scene(Stage(), lambda reader: background.start_soon(reader.run)))
             background.cancel_scope.cancel()
         return results[0]
 

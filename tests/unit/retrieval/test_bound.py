@@ -111,10 +111,10 @@ def test_polling_ends_at_the_bound_and_later_where_nothing_comes() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("a", "b")
         now_ms = round(stage.clock.wall_ms())
-        prefetch = stage.prefetch(until_ms=now_ms + 10_000, reports_empty=False)
-        start(prefetch)
-        assert await texts(prefetch, 2) == ["a", "b"]
-        end = await prefetch.next()
+        reader = stage.reader(until_ms=now_ms + 10_000, reports_empty=False)
+        start(reader)
+        assert await texts(reader, 2) == ["a", "b"]
+        end = await reader.next()
         assert isinstance(end, ReachedBound)
         waited_ms = stage.clock.wall_ms() - now_ms
         assert 17_000 <= waited_ms < 20_000, "seven seconds after the bound, as a record may be late"
@@ -128,10 +128,10 @@ def test_polling_does_not_deliver_what_came_after_the_bound() -> None:
         await stage.clock.sleep(5)
         until_ms = stage.clock.wall_ms()
         stage.put("b")
-        prefetch = stage.prefetch(until_ms=until_ms)
-        start(prefetch)
-        assert await texts(prefetch, 1) == ["a"]
-        assert isinstance(await prefetch.next(), ReachedBound)
+        reader = stage.reader(until_ms=until_ms)
+        start(reader)
+        assert await texts(reader, 1) == ["a"]
+        assert isinstance(await reader.next(), ReachedBound)
 
     play(scene)
 
@@ -151,12 +151,12 @@ def test_a_shard_of_a_table_that_ended_without_a_child_is_read_when_the_bound_is
         monkeypatch.setattr(stage.kinesis, "get_shard_iterator", end)
         began_ms = stage.clock.wall_ms()
         stage.kinesis.refusal = ChildNotListed("no child of it is listed", operation="DescribeStream")
-        prefetch = stage.prefetch(until_ms=began_ms + 10_000 if is_bounded else None)
-        start(prefetch)
+        reader = stage.reader(until_ms=began_ms + 10_000 if is_bounded else None)
+        start(reader)
         with anyio.move_on_after(600):
-            assert isinstance(await prefetch.next(), ReachedBound)
+            assert isinstance(await reader.next(), ReachedBound)
             assert 120_000 < stage.clock.wall_ms() - began_ms < 240_000, "ten answers since then"
         assert (stage.clock.wall_ms() - began_ms < 600_000) is is_bounded
-        assert prefetch.trouble == "DescribeStream: no child of it is listed"
+        assert reader.trouble == "DescribeStream: no child of it is listed"
 
     play(scene)

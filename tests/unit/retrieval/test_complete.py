@@ -67,7 +67,7 @@ async def told_next(reader: ShardReader, count: int) -> list[tuple[int, int | No
 def test_a_relay_is_told_with_records_and_while_nothing_comes(frames: bool) -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("a", "b")
-        reader = stage.prefetch(
+        reader = stage.reader(
             tells_complete=True, encoder=BatchEncoder(FRAMINGS[FRAMES_VERSION if frames else None])
         )
         start(reader)
@@ -84,7 +84,7 @@ def test_a_relay_is_told_with_records_and_while_nothing_comes(frames: bool) -> N
 def test_a_child_that_is_no_relay_gets_no_complete_until() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("a")
-        reader = stage.prefetch()
+        reader = stage.reader()
         start(reader)
         assert await told_next(reader, 2) == [(1, None), (0, None)]
 
@@ -96,7 +96,7 @@ def test_a_shard_behind_its_tip_is_not_complete() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("a", "b")
         await anyio.sleep(5.0)
-        reader = stage.prefetch(tells_complete=True, settings=RetrievalSettings(max_records=1))
+        reader = stage.reader(tells_complete=True, settings=RetrievalSettings(max_records=1))
         start(reader)
         (first, second) = await told_next(reader, 2)
         assert first == (1, None)
@@ -123,7 +123,7 @@ def test_an_answer_with_records_is_complete_up_to_the_last_of_them_as_the_shard_
         arrived_ms = stage.clock.wall_ms()
         stage.put("a", "b")
         await anyio.sleep(30.0)
-        reader = stage.prefetch(tells_complete=True)
+        reader = stage.reader(tells_complete=True)
         start(reader)
         assert await told_next(reader, 1) == [(2, arrived_ms - MARGIN_MS)]
         ((count, complete_ms),) = await told_next(reader, 1)
@@ -138,7 +138,7 @@ def test_of_aggregates_in_many_parts_only_the_last_part_is() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         for _ in range(3):
             stage.put_bytes(aggregate([("k", b"x" * 700_000, None), ("k", b"y", None)]))
-        reader = stage.prefetch(tells_complete=True, split=Deaggregator(None, silent))
+        reader = stage.reader(tells_complete=True, split=Deaggregator(None, silent))
         start(reader)
         began_ms = stage.clock.wall_ms()
         assert await told_next(reader, 3) == [(2, None), (2, None), (2, began_ms - MARGIN_MS)]
@@ -161,7 +161,7 @@ def test_a_filter_that_leaves_out_the_last_records_still_tells_complete_until(
         source = ShardSource(
             STREAM, SHARD, TRIM_HORIZON, None, StartMemory(), split=split, tells_complete=True
         )
-        reader = stage.prefetch(tells_complete=True)
+        reader = stage.reader(tells_complete=True)
         reader._source = replace(source, stages=(ShardFilter(NEW).filtered,))
         began_ms = stage.clock.wall_ms()
         start(reader)
@@ -178,7 +178,7 @@ def test_a_closed_shard_is_never_complete_beyond_its_records_as_its_children_hav
         stage.put("a", "b")
         stage.split()
         await anyio.sleep(30.0)
-        reader = stage.prefetch(tells_complete=True)
+        reader = stage.reader(tells_complete=True)
         start(reader)
         assert await told_next(reader, 1) == [(2, None)]
         item = await reader.next()
@@ -210,7 +210,7 @@ def payload_of(*data: bytes) -> Payload:
 
 def test_a_child_that_is_slow_is_told_what_is_true_of_each_batch() -> None:
     async def scene(stage: Stage, start: Start) -> None:
-        reader, clock = stage.prefetch(tells_complete=True), stage.clock
+        reader, clock = stage.reader(tells_complete=True), stage.clock
         start(reader)
         put, had = list[int](), 0
         for step in range(40):

@@ -20,11 +20,11 @@ from tests.unit.retrieval.stage import Stage, Start, TroubledKinesis, play, text
 def test_everything_is_read_in_order_and_then_what_comes_later() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("a", "b")
-        prefetch = stage.prefetch()
-        start(prefetch)
-        assert await texts(prefetch, 2) == ["a", "b"]
+        reader = stage.reader()
+        start(reader)
+        assert await texts(reader, 2) == ["a", "b"]
         stage.put("c")
-        assert await texts(prefetch, 1) == ["c"]
+        assert await texts(reader, 1) == ["c"]
 
     play(scene)
 
@@ -32,9 +32,9 @@ def test_everything_is_read_in_order_and_then_what_comes_later() -> None:
 def test_records_up_to_the_checkpoint_are_not_delivered_again() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         numbers = stage.put("a", "b", "c")
-        prefetch = stage.prefetch(ExtendedSequenceNumber(numbers[1]))
-        start(prefetch)
-        assert await texts(prefetch, 1) == ["c"]
+        reader = stage.reader(ExtendedSequenceNumber(numbers[1]))
+        start(reader)
+        assert await texts(reader, 1) == ["c"]
         assert stage.kinesis.positions == [
             ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=numbers[1])
         ]
@@ -47,10 +47,10 @@ def test_a_closed_shard_ends_with_its_children_after_its_last_record() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("a")
         stage.split()
-        prefetch = stage.prefetch()
-        start(prefetch)
-        assert await texts(prefetch, 1) == ["a"]
-        end = await prefetch.next()
+        reader = stage.reader()
+        start(reader)
+        assert await texts(reader, 1) == ["a"]
+        end = await reader.next()
         assert isinstance(end, EndOfShard)
         assert [child.shard_id for child in end.children] == ["shardId-000000000001", "shardId-000000000002"]
 
@@ -62,13 +62,13 @@ def test_a_closed_shard_ends_with_its_children_after_its_last_record() -> None:
 )
 def test_trouble_costs_time_but_no_record_and_repeats_none(trouble: AwsError) -> None:
     async def scene(stage: Stage, start: Start) -> None:
-        prefetch = stage.prefetch()
-        start(prefetch)
+        reader = stage.reader()
+        start(reader)
         stage.put("a")
-        assert await texts(prefetch, 1) == ["a"]
+        assert await texts(reader, 1) == ["a"]
         stage.kinesis.troubles.extend([trouble, trouble, trouble])
         stage.put("b", "c")
-        assert await texts(prefetch, 2) == ["b", "c"]
+        assert await texts(reader, 2) == ["b", "c"]
 
     play(scene)
 
@@ -78,9 +78,9 @@ def test_an_iterator_that_expires_before_the_first_answer_begins_where_it_should
     async def scene(stage: Stage, start: Start) -> None:
         numbers = stage.put("a", "b")
         stage.kinesis.troubles.append(IteratorExpired("old"))
-        prefetch = stage.prefetch(ExtendedSequenceNumber(numbers[0]))
-        start(prefetch)
-        assert await texts(prefetch, 1) == ["b"]
+        reader = stage.reader(ExtendedSequenceNumber(numbers[0]))
+        start(reader)
+        assert await texts(reader, 1) == ["b"]
         wanted = ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=numbers[0])
         assert stage.kinesis.positions == [wanted, wanted]
 
@@ -90,9 +90,9 @@ def test_an_iterator_that_expires_before_the_first_answer_begins_where_it_should
 def test_a_shard_that_was_deleted_ends_without_children_and_says_so() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.kinesis.troubles.append(StreamNotFound("gone"))
-        prefetch = stage.prefetch()
-        start(prefetch)
-        assert await prefetch.next() == EndOfShard(())
+        reader = stage.reader()
+        start(reader)
+        assert await reader.next() == EndOfShard(())
         assert "shard_not_found" in stage.log.events("warning")
 
     play(scene)
@@ -101,11 +101,11 @@ def test_a_shard_that_was_deleted_ends_without_children_and_says_so() -> None:
 def test_no_more_is_fetched_than_the_buffer_may_hold() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put(*(f"r{number}" for number in range(50)))
-        prefetch = stage.prefetch(settings=RetrievalSettings(max_records=1, prefetch_batches=4))
-        start(prefetch)
+        reader = stage.reader(settings=RetrievalSettings(max_records=1, prefetch_batches=4))
+        start(reader)
         await anyio.sleep(60.0)
         assert len(stage.kinesis.read_at_s) == 4
-        assert await texts(prefetch, 50) == [f"r{number}" for number in range(50)]
+        assert await texts(reader, 50) == [f"r{number}" for number in range(50)]
 
     play(scene)
 
@@ -113,43 +113,43 @@ def test_no_more_is_fetched_than_the_buffer_may_hold() -> None:
 def test_bytes_bound_the_buffer_too() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put(*("x" * 1000 for _ in range(10)))
-        prefetch = stage.prefetch(
+        reader = stage.reader(
             settings=RetrievalSettings(max_records=1, prefetch_bytes=2500, prefetch_batches=100)
         )
-        start(prefetch)
+        start(reader)
         await anyio.sleep(60.0)
         assert len(stage.kinesis.read_at_s) == 2  # a line of 1.6 KB each
-        assert await texts(prefetch, 10) == ["x" * 1000] * 10
+        assert await texts(reader, 10) == ["x" * 1000] * 10
 
     play(scene)
 
 
 def test_empty_answers_do_not_fill_the_buffer_of_a_slow_child() -> None:
     async def scene(stage: Stage, start: Start) -> None:
-        prefetch = stage.prefetch()
-        start(prefetch)
+        reader = stage.reader()
+        start(reader)
         await anyio.sleep(60.0)
         stage.put("late")
         await anyio.sleep(2.0)
-        first = await prefetch.next()
+        first = await reader.next()
         assert isinstance(first, DeliveryBatch)
         assert (first.count, first.last) == (0, None)
         with anyio.fail_after(0.01):
-            assert await texts(prefetch, 1) == ["late"]
+            assert await texts(reader, 1) == ["late"]
 
     play(scene)
 
 
 def test_empty_answers_wake_nobody_who_does_not_want_them() -> None:
     async def scene(stage: Stage, start: Start) -> None:
-        prefetch = stage.prefetch(reports_empty=False)
-        start(prefetch)
+        reader = stage.reader(reports_empty=False)
+        start(reader)
         with anyio.move_on_after(60.0) as nothing:
-            await prefetch.next()
+            await reader.next()
         assert nothing.cancelled_caught
         assert stage.kinesis.read_at_s
         stage.put("late")
-        first = await prefetch.next()
+        first = await reader.next()
         assert isinstance(first, DeliveryBatch)
         assert first.count == 1
 
@@ -158,13 +158,13 @@ def test_empty_answers_wake_nobody_who_does_not_want_them() -> None:
 
 def test_empty_answers_that_nobody_wants_do_not_hold_up_reading_ahead() -> None:
     async def scene(stage: Stage, start: Start) -> None:
-        prefetch = stage.prefetch(settings=RetrievalSettings(prefetch_batches=1), reports_empty=False)
-        start(prefetch)
+        reader = stage.reader(settings=RetrievalSettings(prefetch_batches=1), reports_empty=False)
+        start(reader)
         await anyio.sleep(60.0)
         stage.put("late")
         await anyio.sleep(2.0)
         with anyio.fail_after(0.01):
-            assert await texts(prefetch, 1) == ["late"]
+            assert await texts(reader, 1) == ["late"]
 
     play(scene)
 
@@ -173,9 +173,9 @@ def test_the_shards_limit_of_five_reads_a_second_is_kept_while_catching_up() -> 
     async def scene(stage: Stage, start: Start) -> None:
         stage.put(*(f"r{number}" for number in range(30)))
         await anyio.sleep(10.0)  # so that the stream is behind
-        prefetch = stage.prefetch(settings=RetrievalSettings(max_records=1))
-        start(prefetch)
-        await texts(prefetch, 30)
+        reader = stage.reader(settings=RetrievalSettings(max_records=1))
+        start(reader)
+        await texts(reader, 30)
         reads = stage.kinesis.read_at_s
         assert all(later - earlier >= 0.199 for earlier, later in pairwise(reads))
         assert reads[-1] - reads[0] < 30 * 0.25  # and no idle pause is made
@@ -185,8 +185,8 @@ def test_the_shards_limit_of_five_reads_a_second_is_kept_while_catching_up() -> 
 
 def test_an_idle_shard_is_read_in_the_configured_rhythm() -> None:
     async def scene(stage: Stage, start: Start) -> None:
-        prefetch = stage.prefetch()
-        start(prefetch)
+        reader = stage.reader()
+        start(reader)
         await anyio.sleep(60.0)
         assert 39 <= len(stage.kinesis.read_at_s) <= 41
 
@@ -195,25 +195,25 @@ def test_an_idle_shard_is_read_in_the_configured_rhythm() -> None:
 
 def test_a_cancelled_take_takes_nothing() -> None:
     async def scene(stage: Stage, start: Start) -> None:
-        prefetch = stage.prefetch()
+        reader = stage.reader()
         with anyio.move_on_after(1.0):
-            await prefetch.next()
+            await reader.next()
         stage.put("a")
-        start(prefetch)
-        assert await texts(prefetch, 1) == ["a"]
+        start(reader)
+        assert await texts(reader, 1) == ["a"]
 
     play(scene)
 
 
 def test_a_second_child_at_latest_gets_what_the_first_was_given_but_did_not_finish() -> None:
     async def scene(stage: Stage, start: Start) -> None:
-        first = stage.prefetch(LATEST)
+        first = stage.reader(LATEST)
         start(first)
         await anyio.sleep(1.0)
         stage.put("a")
         assert await texts(first, 1) == ["a"]
         stage.put("b")
-        second = stage.prefetch(LATEST)
+        second = stage.reader(LATEST)
         start(second)
         assert await texts(second, 2) == ["a", "b"]
 
@@ -222,11 +222,11 @@ def test_a_second_child_at_latest_gets_what_the_first_was_given_but_did_not_fini
 
 def test_a_second_child_at_latest_gets_what_came_while_there_was_none() -> None:
     async def scene(stage: Stage, start: Start) -> None:
-        first = stage.prefetch(LATEST)
+        first = stage.reader(LATEST)
         with anyio.move_on_after(5.0):
             await first.run()
         stage.put("written between two children")
-        second = stage.prefetch(LATEST)
+        second = stage.reader(LATEST)
         start(second)
         assert await texts(second, 1) == ["written between two children"]
 
@@ -235,14 +235,14 @@ def test_a_second_child_at_latest_gets_what_came_while_there_was_none() -> None:
 
 def test_an_iterator_at_latest_that_expires_in_a_long_outage_does_not_jump_over_what_came_in_it() -> None:
     async def scene(stage: Stage, start: Start) -> None:
-        prefetch = stage.prefetch(LATEST)
-        start(prefetch)
+        reader = stage.reader(LATEST)
+        start(reader)
         await anyio.sleep(10.0)
         stage.kinesis.troubles.extend([Unavailable("outage")] * 40)
         await anyio.sleep(300.0)
         stage.put("in the outage")
         await anyio.sleep(300.0)
-        assert await texts(prefetch, 1) == ["in the outage"]
+        assert await texts(reader, 1) == ["in the outage"]
 
     play(scene)
 
@@ -260,14 +260,14 @@ def test_a_record_put_before_an_iterator_at_latest_is_answered_is_read_though_it
     async def scene(stage: Stage, start: Start) -> None:
         stage.kinesis = _SlowAnswers(stage.model)
         stage.kinesis.refusal = Unavailable("outage")
-        prefetch = stage.prefetch(LATEST)
-        start(prefetch)
+        reader = stage.reader(LATEST)
+        start(reader)
         await anyio.sleep(10.0)
         stage.put("on the way")
         await anyio.sleep(600.0)
         stage.kinesis.refusal = None
         with anyio.fail_after(600.0):
-            assert await texts(prefetch, 1) == ["on the way"]
+            assert await texts(reader, 1) == ["on the way"]
 
     play(scene)
 
@@ -288,7 +288,7 @@ class _LearningClock(LoopClock):
 def test_the_time_until_which_nothing_had_come_is_the_services() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         began_ms = LoopClock().wall_ms()
-        start(stage.prefetch(LATEST, clock=_LearningClock(stage)))
+        start(stage.reader(LATEST, clock=_LearningClock(stage)))
         await anyio.sleep(0.001)
         assert stage.memory.idle_until_s is not None
         assert stage.memory.idle_until_s * 1000 - began_ms < 1_000
@@ -299,9 +299,9 @@ def test_the_time_until_which_nothing_had_come_is_the_services() -> None:
 def test_a_record_whose_aggregate_is_only_partly_checkpointed_is_delivered_again() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         numbers = stage.put("a", "b")
-        prefetch = stage.prefetch(ExtendedSequenceNumber(numbers[0], 3))
-        start(prefetch)
+        reader = stage.reader(ExtendedSequenceNumber(numbers[0], 3))
+        start(reader)
         with anyio.fail_after(60.0):
-            assert await texts(prefetch, 2) == ["a", "b"]
+            assert await texts(reader, 2) == ["a", "b"]
 
     play(scene)

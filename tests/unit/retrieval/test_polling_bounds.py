@@ -25,14 +25,14 @@ from tests.unit.retrieval.stage import Stage, Start, play, texts
 def test_without_reading_ahead_a_shard_is_read_when_its_child_waits() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("one", "two")
-        prefetch = stage.prefetch(settings=RetrievalSettings(max_records=1, prefetch_batches=0))
-        start(prefetch)
+        reader = stage.reader(settings=RetrievalSettings(max_records=1, prefetch_batches=0))
+        start(reader)
         await anyio.sleep(60.0)
         assert stage.kinesis.read_at_s == []
-        assert await texts(prefetch, 1) == ["one"]
+        assert await texts(reader, 1) == ["one"]
         await anyio.sleep(60.0)
         assert len(stage.kinesis.read_at_s) == 1
-        assert await texts(prefetch, 1) == ["two"]
+        assert await texts(reader, 1) == ["two"]
 
     play(scene)
 
@@ -41,11 +41,11 @@ def test_records_bound_the_buffer_too() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put(*(f"r{number}" for number in range(30)))
         settings = RetrievalSettings(max_records=5, prefetch_records=10, prefetch_batches=100)
-        prefetch = stage.prefetch(settings=settings)
-        start(prefetch)
+        reader = stage.reader(settings=settings)
+        start(reader)
         await anyio.sleep(60.0)
         assert len(stage.kinesis.read_at_s) == 2
-        assert await texts(prefetch, 30) == [f"r{number}" for number in range(30)]
+        assert await texts(reader, 30) == [f"r{number}" for number in range(30)]
 
     play(scene)
 
@@ -53,10 +53,10 @@ def test_records_bound_the_buffer_too() -> None:
 def test_an_iterator_that_waited_for_a_slow_child_is_renewed_before_it_expires() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         numbers = stage.put("one", "two")
-        prefetch = stage.prefetch(settings=RetrievalSettings(max_records=1, prefetch_batches=1))
-        start(prefetch)
+        reader = stage.reader(settings=RetrievalSettings(max_records=1, prefetch_batches=1))
+        start(reader)
         await anyio.sleep(290.0)
-        assert await texts(prefetch, 2) == ["one", "two"]
+        assert await texts(reader, 2) == ["one", "two"]
         first, second = stage.kinesis.positions
         assert first.kind is IteratorKind.TRIM_HORIZON
         assert (second.kind, second.sequence_number) == (IteratorKind.AFTER_SEQUENCE_NUMBER, numbers[0])
@@ -69,9 +69,9 @@ def test_a_batch_counts_in_the_budget_until_it_is_released() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("x" * 50_000)
         budget = ByteBudget(LoopClock())
-        prefetch = stage.prefetch(budget=budget, reports_empty=False)
-        start(prefetch)
-        batch = await prefetch.next()
+        reader = stage.reader(budget=budget, reports_empty=False)
+        start(reader)
+        batch = await reader.next()
         assert isinstance(batch, DeliveryBatch)
         assert 50_000 < budget.reserved_bytes < 200_000
         batch.release()
@@ -85,12 +85,12 @@ def test_a_batch_counts_in_the_budget_until_it_is_released() -> None:
 def test_a_child_is_given_frames_from_when_it_takes_them() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         budget, encoder = ByteBudget(LoopClock()), BatchEncoder(LINES)
-        prefetch = stage.prefetch(budget=budget, reports_empty=False, encoder=encoder)
-        start(prefetch)
+        reader = stage.reader(budget=budget, reports_empty=False, encoder=encoder)
+        start(reader)
         for is_frame in (False, True):
             encoder.framing = FRAMINGS[FRAMES_VERSION] if is_frame else LINES
             stage.put("x" * 1000)
-            batch = await prefetch.next()
+            batch = await reader.next()
             assert isinstance(batch, DeliveryBatch)
             assert budget.reserved_bytes >= batch.size_bytes
             line = batch.take_encoded(BatchEncoder()).data
@@ -107,10 +107,10 @@ def test_a_batch_read_before_the_child_chose_its_framing_is_encoded_when_taken(
 ) -> None:
     async def scene(stage: Stage, start: Start) -> None:
         budget, encoder = ByteBudget(LoopClock()), BatchEncoder()
-        prefetch = stage.prefetch(budget=budget, reports_empty=False, encoder=encoder)
-        start(prefetch)
+        reader = stage.reader(budget=budget, reports_empty=False, encoder=encoder)
+        start(reader)
         stage.put("x" * 1000)
-        batch = await prefetch.next()
+        batch = await reader.next()
         assert isinstance(batch, DeliveryBatch)
         assert budget.reserved_bytes == batch.size_bytes > 1000
         encoder.framing = FRAMINGS[FRAMES_VERSION if takes_frames else None]
@@ -126,11 +126,11 @@ def test_batches_that_nobody_took_leave_the_budget_when_the_reader_closes() -> N
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("one", "two", "three")
         budget = ByteBudget(LoopClock())
-        prefetch = stage.prefetch(budget=budget, settings=RetrievalSettings(max_records=1))
-        start(prefetch)
+        reader = stage.reader(budget=budget, settings=RetrievalSettings(max_records=1))
+        start(reader)
         await anyio.sleep(1.2)
         assert budget.reserved_bytes
-        prefetch.close()
+        reader.close()
         await anyio.sleep(0.05)
         assert budget.reserved_bytes == 0
 
@@ -142,13 +142,13 @@ def test_the_end_of_a_shard_waits_for_no_room() -> None:
         stage.put("last")
         stage.split()
         budget = ByteBudget(LoopClock())
-        prefetch = stage.prefetch(budget=budget)
-        start(prefetch)
-        assert await texts(prefetch, 1) == ["last"]
-        item = await prefetch.next()
+        reader = stage.reader(budget=budget)
+        start(reader)
+        assert await texts(reader, 1) == ["last"]
+        item = await reader.next()
         while isinstance(item, DeliveryBatch):
             item.release()
-            item = await prefetch.next()
+            item = await reader.next()
         assert isinstance(item, EndOfShard)
         assert len(item.children) == 2
         assert budget.reserved_bytes == 0
@@ -160,14 +160,12 @@ def test_shards_share_the_room_and_all_get_on() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put(*("x" * 20_000 for _ in range(12)))
         budget = ByteBudget(LoopClock(), 100_000)
-        prefetches = [
-            stage.prefetch(budget=budget, settings=RetrievalSettings(max_records=1)) for _ in range(6)
-        ]
-        for prefetch in prefetches:
-            start(prefetch)
+        readers = [stage.reader(budget=budget, settings=RetrievalSettings(max_records=1)) for _ in range(6)]
+        for reader in readers:
+            start(reader)
         for _ in range(12):
-            for prefetch in prefetches:
-                assert await texts(prefetch, 1) == ["x" * 20_000]
+            for reader in readers:
+                assert await texts(reader, 1) == ["x" * 20_000]
 
     play(scene)
 
@@ -181,23 +179,22 @@ def test_large_answers_of_aggregates_do_not_wait_for_each_other() -> None:
             stage.put_bytes(data)
         budget = ByteBudget(LoopClock())
         settings = RetrievalSettings(prefetch_bytes=1)
-        prefetches = [
-            stage.prefetch(budget=budget, settings=settings, split=Deaggregator(None, silent))
-            for _ in range(4)
+        readers = [
+            stage.reader(budget=budget, settings=settings, split=Deaggregator(None, silent)) for _ in range(4)
         ]
         began_s = anyio.current_time()
         async with anyio.create_task_group() as children:
-            for prefetch in prefetches:
-                start(prefetch)
-                children.start_soon(_drain, prefetch, 980)
+            for reader in readers:
+                start(reader)
+                children.start_soon(_drain, reader, 980)
         assert anyio.current_time() - began_s < 1.0
 
     play(scene)
 
 
-async def _drain(prefetch: PollingReader, count: int) -> None:
+async def _drain(reader: PollingReader, count: int) -> None:
     while count:
-        batch = await prefetch.next()
+        batch = await reader.next()
         assert isinstance(batch, DeliveryBatch)
         count -= batch.count
         await anyio.sleep(0.001)
@@ -213,18 +210,18 @@ def test_an_aggregate_is_taken_apart_no_faster_than_the_child_takes_it() -> None
     async def scene(stage: Stage, start: Start) -> None:
         stage.put_bytes(data)
         budget = ByteBudget(LoopClock())
-        prefetch = stage.prefetch(
+        reader = stage.reader(
             budget=budget,
             settings=RetrievalSettings(prefetch_bytes=8 * 2**20),
             split=Deaggregator(None, silent),
             reports_empty=False,
         )
-        start(prefetch)
+        start(reader)
         count = lines = 0
         while count < 5_000:
             await anyio.sleep(1.0)
             assert budget.reserved_bytes < 20 * 2**20
-            batch = await prefetch.next()
+            batch = await reader.next()
             assert isinstance(batch, DeliveryBatch)
             assert batch.size_bytes <= LINE_BYTES + len(key) + 1_000
             count, lines = count + batch.count, lines + 1

@@ -20,7 +20,7 @@ Begin = Callable[[PollingReader], object]
 def test_read_and_waiting_records_are_counted() -> None:
     async def scene(stage: Stage, begin: Begin) -> None:
         stage.put("aaa", "bbb", "ccc")
-        reader = stage.prefetch(reports_empty=False)
+        reader = stage.reader(reports_empty=False)
         begin(reader)
         await anyio.sleep(10)
         flow = reader._flow
@@ -38,7 +38,7 @@ def test_read_and_waiting_records_are_counted() -> None:
 def test_a_refused_read_counts_while_the_child_has_nothing(*, taken: bool) -> None:
     async def scene(stage: Stage, begin: Begin) -> None:
         stage.put("a")
-        reader = stage.prefetch(reports_empty=False)
+        reader = stage.reader(reports_empty=False)
         begin(reader)
         await anyio.sleep(10)
         stage.kinesis.refusal = Throttled("slow down")
@@ -64,7 +64,7 @@ def test_a_wait_for_the_memory_of_others_counts() -> None:
         budget = ByteBudget(LoopClock())
         held = budget.take(2 * MAX_BYTES)
         stage.put("a")
-        reader = stage.prefetch(reports_empty=False, budget=budget)
+        reader = stage.reader(reports_empty=False, budget=budget)
         begin(reader)
         async with anyio.create_task_group() as group:
             group.start_soon(texts, reader, 1)
@@ -83,7 +83,7 @@ def test_records_from_the_future_are_new_and_it_is_told_how_far_ahead_they_are()
         behind_ms = 30_000
         now_ms = slow.wall_ms
         slow.wall_ms = lambda: now_ms() - behind_ms  # type: ignore[method-assign] # a clock that is wrong
-        reader = stage.prefetch(reports_empty=False, clock=slow)
+        reader = stage.reader(reports_empty=False, clock=slow)
         begin(reader)
         await anyio.sleep(1)
         item = await reader.next()

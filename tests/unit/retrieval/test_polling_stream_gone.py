@@ -15,7 +15,7 @@ from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.unit.retrieval.stage import Stage, Start, play, texts
 
 
-def watched(prefetch: PollingReader, answers: list[bool | None]) -> PollingReader:
+def watched(reader: PollingReader, answers: list[bool | None]) -> PollingReader:
     """The same with somebody who knows of the stream: there, not there, or nobody knows; the last answer stays."""
 
     async def stream_is_there() -> bool:
@@ -24,16 +24,16 @@ def watched(prefetch: PollingReader, answers: list[bool | None]) -> PollingReade
             raise Unavailable("no answer")
         return answer
 
-    prefetch._source = replace(prefetch._source, stream_is_there=stream_is_there)
-    return prefetch
+    reader._source = replace(reader._source, stream_is_there=stream_is_there)
+    return reader
 
 
 def test_a_shard_that_its_stream_has_forgotten_ends() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.kinesis.troubles.append(StreamNotFound("gone"))
-        prefetch = watched(stage.prefetch(), [True])
-        start(prefetch)
-        assert await prefetch.next() == EndOfShard(())
+        reader = watched(stage.reader(), [True])
+        start(reader)
+        assert await reader.next() == EndOfShard(())
         assert stage.log.events("warning") == ["shard_not_found"]
 
     play(scene)
@@ -44,13 +44,13 @@ def test_a_shard_whose_stream_is_gone_does_not_end_and_goes_on_when_it_is_back(a
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("a")
         stage.kinesis.troubles.extend([StreamNotFound("gone")] * 5)
-        prefetch = watched(stage.prefetch(), [answer])
-        start(prefetch)
+        reader = watched(stage.reader(), [answer])
+        start(reader)
         with anyio.move_on_after(290.0):
-            await prefetch.next()
+            await reader.next()
         assert len(stage.kinesis.read_at_s) == 5
-        assert prefetch.trouble
-        assert await texts(prefetch, 1) == ["a"]
+        assert reader.trouble
+        assert await texts(reader, 1) == ["a"]
         assert stage.log.events() == []  # the watch has said it, once for all shards
 
     play(scene)
@@ -60,14 +60,14 @@ def test_a_lease_of_a_shard_that_the_stream_never_had_does_not_end() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("a")
         stage.kinesis.troubles.extend([StreamNotFound("gone")] * 3)
-        prefetch = watched(stage.prefetch(), [True])
+        reader = watched(stage.reader(), [True])
 
         async def never_had() -> bool:
             return False
 
-        prefetch._source = replace(prefetch._source, has_forgotten=never_had)
-        start(prefetch)
-        assert await texts(prefetch, 1) == ["a"]
+        reader._source = replace(reader._source, has_forgotten=never_had)
+        start(reader)
+        assert await texts(reader, 1) == ["a"]
         assert stage.log.events() == []
 
     play(scene)
@@ -79,13 +79,13 @@ def test_at_latest_nothing_is_skipped_while_reads_are_refused(refused_s: float) 
 
     async def scene(stage: Stage, start: Start) -> None:
         stage.kinesis.refusal = AccessDenied("not allowed to read yet")
-        prefetch = stage.prefetch(LATEST, reports_empty=False)
-        start(prefetch)
+        reader = stage.reader(LATEST, reports_empty=False)
+        start(reader)
         await anyio.sleep(1.0)
         stage.put("a")
         await anyio.sleep(refused_s)
         stage.kinesis.refusal = None
-        assert await texts(prefetch, 1) == ["a"]
+        assert await texts(reader, 1) == ["a"]
         assert [each.kind for each in stage.kinesis.positions].count(IteratorKind.LATEST) == 1
 
     play(scene)
@@ -94,13 +94,13 @@ def test_at_latest_nothing_is_skipped_while_reads_are_refused(refused_s: float) 
 def test_at_latest_nothing_is_skipped_where_a_child_dies_before_the_first_answer() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.kinesis.refusal = Unavailable("not yet")
-        first = stage.prefetch(LATEST, reports_empty=False)
+        first = stage.reader(LATEST, reports_empty=False)
         with anyio.move_on_after(0.1):
             await first.run()
         first.close()
         stage.kinesis.refusal = None
         stage.put("a")
-        second = stage.prefetch(LATEST, reports_empty=False)
+        second = stage.reader(LATEST, reports_empty=False)
         start(second)
         await anyio.sleep(3.0)
         stage.put("b")
@@ -115,9 +115,9 @@ def test_an_answer_that_is_no_end_ends_no_shard() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("a")
         stage.kinesis.ends = 2
-        prefetch = stage.prefetch()
-        start(prefetch)
-        assert await texts(prefetch, 1) == ["a"]
+        reader = stage.reader()
+        start(reader)
+        assert await texts(reader, 1) == ["a"]
         assert stage.log.events("warning") == ["read_failed"] * 2
 
     play(scene)
@@ -129,12 +129,12 @@ def test_a_checkpoint_older_than_the_retention_is_reported_and_reading_goes_on_a
         await anyio.sleep(100.0)
         stage.put("c")
         stage.model.trim("words", 1_770_000_000.0 + 50.0)
-        prefetch = stage.prefetch(ExtendedSequenceNumber(first))
-        start(prefetch)
-        assert await texts(prefetch, 1) == ["c"]
+        reader = stage.reader(ExtendedSequenceNumber(first))
+        start(reader)
+        assert await texts(reader, 1) == ["c"]
         assert stage.log.events("warning") == ["position_trimmed"]
         stage.put("d")
-        assert await texts(prefetch, 1) == ["d"]
+        assert await texts(reader, 1) == ["d"]
         assert stage.log.events("warning") == ["position_trimmed"]
 
     play(scene)
@@ -143,9 +143,9 @@ def test_a_checkpoint_older_than_the_retention_is_reported_and_reading_goes_on_a
 def test_a_checkpoint_whose_record_is_there_is_no_news() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         first, *_ = stage.put("a", "b")
-        prefetch = stage.prefetch(ExtendedSequenceNumber(first))
-        start(prefetch)
-        assert await texts(prefetch, 1) == ["b"]
+        reader = stage.reader(ExtendedSequenceNumber(first))
+        start(reader)
+        assert await texts(reader, 1) == ["b"]
         assert stage.log.events() == []
 
     play(scene)
@@ -154,8 +154,8 @@ def test_a_checkpoint_whose_record_is_there_is_no_news() -> None:
 def test_a_position_of_another_stream_is_an_error_once_and_no_endless_noise() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.kinesis.troubles.extend([InvalidRequest("did not come from this stream")] * 200)
-        prefetch = stage.prefetch()
-        start(prefetch)
+        reader = stage.reader()
+        start(reader)
         await anyio.sleep(3600.0)
         assert stage.log.events("error") == ["position_refused"]
         assert len(stage.log.events("warning")) < 10

@@ -251,7 +251,7 @@ def test_a_stream_of_kinesis_can_stop_too() -> None:
         await anyio.sleep(100.0)
         stage.put("c")
         stage.model.trim("words", 1_770_000_000.0 + 50.0)
-        reader = stage.prefetch(ExtendedSequenceNumber(first))
+        reader = stage.reader(ExtendedSequenceNumber(first))
         reader._source = replace(reader._source, stops_at_loss=True)
         start(reader)
         with anyio.move_on_after(600.0):
@@ -269,7 +269,7 @@ def test_with_latest_the_loss_of_the_record_where_reading_began_is_told() -> Non
         await anyio.sleep(100.0)
         stage.put("c")
         stage.model.trim("words", 1_770_000_000.0 + 50.0)
-        reader = stage.prefetch(LATEST)
+        reader = stage.reader(LATEST)
         start(reader)
         assert await texts(reader, 1) == ["c"]
         assert stage.log.events("warning") == ["position_trimmed"]
