@@ -337,7 +337,7 @@ FACTORS: Final[tuple[Factor, ...]] = (
             Value("any moment", makes.happen(lambda draw: draw.kill(0.5, 5.0, 20.0)), seen="worker killed"),
             Value("at writes", makes.die_at_writes, seen="worker killed at a write"),
             Value("at points", makes.die_at_points, seen="at a point"),
-            Value("in hand-overs", makes.die_in_handoffs, seen="worker killed in a handoff"),
+            Value("in handoffs", makes.die_in_handoffs, seen="worker killed in a handoff"),
         ),
         of_positions=True,
     ),
@@ -380,7 +380,7 @@ FACTORS: Final[tuple[Factor, ...]] = (
         (Value("none"), Value("some", makes.happen(lambda _draw: Start(), count=(1, 2)))),
     ),
     Factor(
-        "hand-over",
+        "handoff",
         (
             Value("graceful"),
             Value(
