@@ -15,6 +15,6 @@ def numbered_data(run_id: str, number: int, key: str, size_bytes: int = 0) -> by
 
 
 def word_of(data: bytes, schema: str = "") -> str:
-    """Also shows that nothing of the record has changed."""
+    """The number, and what shows that nothing of the record has changed."""
     number: int = json.loads(data)["number"]
     return f"{number}:{zlib.crc32(data):08x}:{schema}"

@@ -50,7 +50,7 @@ class NotRemoved:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """`tagged`: otherwise its name only says that a run made it."""
+    """Not `tagged`: only its name says that a run made it."""
 
     item: Item
     tagged: bool
@@ -139,7 +139,7 @@ def _failed(item: Item, why: str, region: str) -> NotRemoved:
 
 
 async def _removed(item: Item, clients: Clients, deadline: float) -> str | None:
-    """Why not. Tries at least once."""
+    """Why it is not. Tries at least once."""
     pause_s = _FIRST_PAUSE_S
     while True:
         try:

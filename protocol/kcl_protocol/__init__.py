@@ -8,10 +8,6 @@ The two sides take turns. The daemon sends an action, the child does it and answ
 ask for checkpoints. A record is done when a checkpoint at or behind it is stored, not when it was delivered. So a child
 that crashes, or breaks the rules, loses nothing: the daemon ends it, and the next one gets all records after the
 checkpoint, again.
-
-`messages` are the values. `codec` reads and writes their lines; `frames` are batches as binary columns, and `arrow`
-shows these without a copy. `conversation` says which message may come when: `DaemonSide` and `ChildSide` take bytes in,
-give messages out, and refuse what is not allowed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lines of JSON: the only module with the wire's camelCase names.
+"""The only module with the wire's camelCase names.
 
 The daemon reads tolerantly, as KCL does: a child may print anything. A client reads strictly, but accepts unknown and
 missing fields, for other versions of the daemon.
@@ -49,7 +49,7 @@ _DAEMON_ACTIONS: Final = frozenset(
 )
 _Fields = Mapping[str, object]
 FRAME_START: Final = b'{"action":"processRecords","frame":'
-"""Every header line begins with it, and no other line does."""
+"""Only header lines begin with it."""
 
 
 # Clients depend on nothing, so orjson may be absent.
@@ -73,7 +73,7 @@ def plain_dump_line(fields: dict[str, object]) -> bytes:
 
 
 def plain_load(line: bytes) -> object:
-    """Lone surrogates stay. Raises ValueError or RecursionError."""
+    """Lone surrogates stay. ValueError or RecursionError."""
     return json.loads(line.decode(), parse_constant=refuse_constant)
 
 
@@ -98,7 +98,6 @@ def fast_dump_line(fields: dict[str, object]) -> bytes:
         line = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
     except orjson.JSONEncodeError:  # a lone surrogate has no UTF-8 form, only an escape
         return _dump_escaped(fields)
-    # It cannot escape non-ASCII text.
     return line if line.isascii() else _dump_escaped(fields)
 
 
@@ -130,7 +129,7 @@ load: Final[Callable[[bytes], object]] = fast_load if HAS_ORJSON else plain_load
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """A message of the daemon, repeated by the child; ignored, as in KCL."""
+    """A message of the daemon that the child repeats; ignored, as in KCL."""
 
     action: str
 
@@ -139,9 +138,8 @@ class Echo:
 class Stray:
     """A line that is no message: the program's own output, or a broken message.
 
-    Args:
-        text: undecodable bytes replaced, at most 2,000 characters and an ellipsis.
-        blank: only spaces, which many children send as separators.
+    `text`: undecodable bytes replaced, at most 2,000 characters and an ellipsis. `blank`: only spaces, which many
+    children send as separators.
     """
 
     reason: str
@@ -273,7 +271,6 @@ def decode_daemon_line(line: bytes) -> DaemonMessage:
 
 
 def decode_frame_header(line: bytes) -> FrameHeader:
-    """Raises RemoteProtocolError."""
     fields = _object(line)
     try:
         size_bytes, count = (_size(fields, key) for key in ("frame", "count"))
@@ -548,7 +545,7 @@ def schema_fields(schema: RecordSchema) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line for the daemon's log, an extension. It may come at any time and gets no answer.
+    """An extension. It may come at any time and gets no answer.
 
     A daemon that does not allow it, such as Java's, takes it for stray output.
     """

@@ -80,8 +80,6 @@ class State(StrEnum):
 
 
 class MessageKind(StrEnum):
-    """The values appear in errors and diagrams."""
-
     INITIALIZE = "initialize"
     PROCESS_RECORDS = "processRecords"
     SHUTDOWN_REQUESTED = "shutdownRequested"
@@ -196,12 +194,11 @@ class Conversation:
 
     @property
     def awaiting(self) -> str | None:
-        """The action whose status the child still owes."""
+        """Whose status the child still owes."""
         return self._awaiting
 
     @property
     def may_checkpoint(self) -> bool:
-        """Whether a checkpoint can succeed now."""
         return self._state in _MAY_CHECKPOINT
 
     @property
@@ -213,11 +210,11 @@ class Conversation:
         return self._state is State.OVER
 
     def send(self, message: Message) -> None:
-        """Raises LocalProtocolError if our side may not send this now."""
+        """LocalProtocolError if our side may not send this now."""
         self._advance(self._role, message, LocalProtocolError)
 
     def receive(self, message: AnyMessage) -> None:
-        """Raises RemoteProtocolError, with what was expected."""
+        """RemoteProtocolError, with what was expected."""
         self._advance(self._other, message, RemoteProtocolError)
 
     def _advance(self, speaker: Role, message: AnyMessage, error: type[ProtocolError]) -> None:
@@ -273,8 +270,7 @@ class OversizedLine:
 class LineFramer:
     """LF, CR and CRLF end a line (KCL: Java's `BufferedReader.readLine`).
 
-    It holds at most `max_line_bytes`, without terminator. Of a longer line it keeps the head, and reports it when it
-    ends.
+    Of a line above `max_line_bytes`, without terminator, it keeps the head, and reports it when it ends.
     """
 
     def __init__(self, max_line_bytes: int) -> None:
@@ -286,7 +282,7 @@ class LineFramer:
         self._after_cr = False
 
     def feed(self, data: bytes) -> list[bytes | OversizedLine]:
-        """The lines that end in this piece, without terminators; also empty ones."""
+        """The lines that end in this piece; also empty ones."""
         if self._after_cr and data:
             self._after_cr = False
             data = data.removeprefix(b"\n")  # its line was delivered at the CR

@@ -336,8 +336,8 @@ class ItemFailures:
     As in Lambda, all records from the lowest one on are delivered again: the others may not be processed at all.
 
     Args:
-        attempts: deliveries of the lowest one before it is rejected. 0: the process ends, as after an exception, and the daemon's
-            `poisonRecordPolicy` decides.
+        attempts: deliveries of the lowest one before it is rejected. 0: the process ends, as after an exception,
+            and the daemon's `poisonRecordPolicy` decides.
         exact: the named ones are rejected at once, and all others are done: for programs that try every record.
     """
 
@@ -424,8 +424,8 @@ class ShardStart:
     """Which shard this process reads, and where it starts.
 
     Args:
-        sequence_number: records up to this checkpoint of the lease are done. A sentinel such as TRIM_HORIZON if the shard was never
-            checkpointed; None if the daemon sent no position.
+        sequence_number: records up to this checkpoint of the lease are done. A sentinel such as TRIM_HORIZON if the
+            shard was never checkpointed; None if the daemon sent no position.
         extra: further scalar fields of the daemon's `initialize` message.
     """
 
@@ -448,13 +448,13 @@ class Checkpointer:
         """Record that everything up to and including a position is done. Returns once it is stored.
 
         Args:
-            position: of this batch or an earlier one. None means everything delivered so far: **the whole current batch, processed or
-                not**; in `shard_ended` the end of the shard.
+            position: of this batch or an earlier one. None means everything delivered so far: **the whole current
+                batch, processed or not**; in `shard_ended` the end of the shard.
             attempts: tries of a throttled or failed write, with a wait of 0.5 s that doubles.
 
         Raises:
-            CheckpointShutdown: the lease is lost or the daemon has gone; nothing can be stored any more. If uncaught, the action just
-                ends; this is not a failure.
+            CheckpointShutdown: the lease is lost or the daemon has gone; nothing can be stored any more. If
+                uncaught, the action just ends; this is not a failure.
             CheckpointInvalidState: not possible now: outside an action, in `initialize` or in `lease_lost`.
             CheckpointIllegalArgument: the position is before the last checkpoint or beyond the last delivered record.
             RejectError: the daemon refuses a rejected record, see `Batch.reject`; no checkpoint was asked for.
@@ -503,8 +503,8 @@ class RecordProcessor(ABC):
     `shutdown_requested` and `shard_ended`: their defaults treat everything delivered as done.
 
     Attributes:
-        checkpoint_at_shard_end: the client checkpoints the end of the shard if `shard_ended` did not. If nothing checkpoints it, the
-            child shards never start.
+        checkpoint_at_shard_end: the client checkpoints the end of the shard if `shard_ended` did not. If nothing
+            checkpoints it, the child shards never start.
     """
 
     checkpoint_at_shard_end: ClassVar[bool] = True

@@ -290,8 +290,8 @@ def drive(
         ending: what happens after the last batch.
         checkpoint_errors: answers to the first checkpoints: an error or its wire name; None stores, as for later ones.
         reject_errors: the same for rejects.
-        dead_letters: the daemon has a `deadLetterDestination`, or refuses all rejects. With it and `concurrency` each batch is
-            finished before the next one comes.
+        dead_letters: the daemon has a `deadLetterDestination`, or refuses all rejects. With it and `concurrency`
+            each batch is finished before the next one comes.
         concurrency: as for `run`.
         order: as for `run`.
         fencing_token: passed to `initialize`. If that returns a position, the records up to it are left out.

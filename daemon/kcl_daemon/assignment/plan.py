@@ -63,11 +63,11 @@ class Fleet:
 
 class MoveKind(Enum):
     TAKE = "take"
-    """Nobody reads the shard: unless the lease has changed."""
+    """Nobody reads the shard: at once, unless the lease has changed."""
     HANDOFF = "hand off"
     """Its owner lives: ask it to finish, checkpoint and release the lease."""
     FORCE = "force"
-    """Its owner did not finish the handoff in time, although it still renews."""
+    """Its owner did not finish the handoff in time: although it still renews."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def fill_empty_workers(
 
 
 def _largest_fitting_lease(giver: _Donor, to: WorkerLoad, target_weight: float) -> int | None:
-    """Its first need not fit the receiver's share."""
+    """The receiver's first need not fit its share."""
     if giver.load.weight <= target_weight or len(giver.leases) < 2 or giver.load.leases < 2:
         return None
     index = bisect_right(giver.weights, target_weight - to.weight) - 1

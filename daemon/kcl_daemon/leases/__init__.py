@@ -8,8 +8,4 @@ compared.
 A worker that was paused does not know that its lease is lost. So every write has a condition on the row as the writer
 knows it: a former owner moves no checkpoint. In a handoff both names are in the row, the next owner and the one that
 still reads.
-
-`row` has the attributes and all conditional writes. `fence` judges whether a lease is still ours after a refused write
-or a lost answer; `expiry` says who is silent, `leader` who assigns. `worker_row`, `holds` and `text_row` are the other
-rows, `layout` the tables in which all are.
 """

@@ -160,11 +160,10 @@ class LivenessLog:
         return worker_id in self.workers and self.workers[worker_id].last_update_s == reported
 
     def _suspects(self, suspects: Mapping[WorkerId, int], failover_s: float) -> dict[WorkerId, int]:
-        """The workers that let a lease expire, with their report at that time.
+        """The workers that let a lease expire, with their report at that time, until they report again or renew one.
 
-        A row may outlive its worker by a minute, so they are suspected until they report again or renew a lease. One
-        known to have lived after its lease was due may have restarted during a handoff: it cannot renew until the
-        leader ends that.
+        A row may outlive its worker by a minute. One known to have lived after its lease was due may have restarted
+        during a handoff: it cannot renew until the leader ends that.
         """
         found = dict(suspects)
         for seen in self.leases.values():
@@ -177,7 +176,7 @@ class LivenessLog:
         return found
 
     def has_lived_since(self, worker_id: WorkerId, since_s: float) -> bool:
-        """Whether a report or renewal was seen that cannot be older than `since_s` (monotonic)."""
+        """By a report or renewal that cannot be older (`since_s`: monotonic)."""
         return self.alive_s.get(worker_id, -inf) >= since_s
 
     def still_s(self, lease: Lease) -> float:
@@ -216,7 +215,7 @@ def _see_lease(lease: Lease, before: LeaseObservation | None, now_s: float) -> L
 
 
 def _is_given(lease: Lease, before: LeaseObservation) -> bool:
-    """Whether the old owner or the leader assigned the lease; the leader also ends handoffs."""
+    """Assigned by the old owner or the leader, who also ends handoffs."""
     owner = lease.actual_owner
     ended = before.handoff is not None and lease.checkpoint_owner is None
     return owner is not None and (owner != before.owner or ended)
@@ -274,7 +273,7 @@ class ProcessRecord:
 class FileLockState(Enum):
     FREE = "free"  # and now ours
     HELD = "held"
-    UNKNOWN = "unknown"  # no locks here
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ _VERSION: Final = 1
 # both at most.
 PART_S: Final = 0.25
 _MADE_UP_S: Final = 0.1
-# Until the end of year 9999.
 _Ms = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
 _Amount = Annotated[float, Meta(ge=0, le=1e15)]
 _Shards = Annotated[int, Meta(ge=0, le=10**9)]
@@ -111,7 +110,7 @@ def holds_from_row(row: Row | None) -> tuple[Hold, ...]:
 def holds_write(
     before: Row | None, holds: Iterable[Hold], *, key_attribute: str
 ) -> RowPut | RowUpdate | RowDelete | None:
-    """None: nothing to write. Without holds there is no row."""
+    """Without holds there is no row."""
     kept = tuple(sorted(holds, key=lambda hold: (hold.stream or "", hold.lease_key or "", hold.is_pause)))
     text = _ENCODER.encode(_Text(_VERSION, kept)).decode()
     if kept:

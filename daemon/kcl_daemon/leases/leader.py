@@ -34,7 +34,7 @@ class LeaderLock:
     Args:
         duration_ms: how long the owner may be silent.
         assignment_epoch: changes when leases were assigned; None if the leader is KCL.
-        deputy: the worker that polls the lock often.
+        deputy: polls the lock often.
         holds: changes with pauses and limits.
     """
 
@@ -105,7 +105,7 @@ def decide_lock_claim(
     key_attribute: str,
     dead: LeaderLock | None = None,
 ) -> ClaimLock | WatchLock:
-    """Whether to try for the lock, from the row as read now and the earlier observation.
+    """From the row as read now and the earlier observation.
 
     As in KCL only the version counts, not the owner; without one no condition could prove that the row is still the one
     observed. `dead`: a lock as read before its owner was proven dead.
@@ -148,7 +148,6 @@ def assignment_notice(lock: LeaderLock, assignment_epoch: str) -> RowUpdate:
 
 
 def holds_notice(token: str, *, key_attribute: str) -> RowUpdate:
-    """Refused if there is no lock row."""
     return RowUpdate(LEADER_KEY, put={_HOLDS: token}, require=(Present(key_attribute),))
 
 

@@ -1,5 +1,3 @@
-"""The lease, and what it is made of."""
-
 from __future__ import annotations
 
 import re
@@ -19,7 +17,6 @@ _TABLE_NAME: Final = re.compile(r"([a-z0-9-]+)\$([0-9]{12})\$([^$:]+)\$([^$:]+)"
 _PARTITIONS: Final = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
 _ALPHA: Final = 0.5
 _BYTES_IN_KIB: Final = 1024
-# Rows carry six decimals.
 _MIN_KBPS: Final = 0.0000005
 # Idle after so long without a delivery: in least samples, or in pauses like the longest of the last sample.
 _IDLE_SAMPLES: Final = 3
@@ -90,7 +87,7 @@ class StreamIdentity:
 
     @staticmethod
     def of_arn(arn: str, created_s: float) -> StreamIdentity:
-        """ValueError unless `arn` is a stream ARN; `created_s` is in epoch seconds."""
+        """ValueError unless `arn` is a stream ARN."""
         if (of_table := TableStream.of(arn)) is not None:
             return StreamIdentity(of_table.account, of_table.name, 1)
         match = _ARN.fullmatch(arn)
@@ -132,11 +129,11 @@ class Lease:
         hash_range: None on rows of old versions.
         throughput_kbps: smoothed KiB per second, None until measured.
         degraded_by: who released it because its children kept failing.
-        stream_created_s: epoch seconds; None on rows of Java programs.
+        stream_created_s: None on rows of Java programs.
         lanes: how far each of several children is done; at LATEST: the first record that was read.
         standby: the next owner of a handoff starts its child first: `asked WORKER`, then `ready WORKER`.
         fence: the fencing token, which each claim raises; None: no worker of ours has claimed it.
-        reached_ms: a bounded run (`runUntil`) has read all up to this time, epoch milliseconds.
+        reached_ms: a bounded run (`runUntil`) has read all up to this time.
     """
 
     lease_key: LeaseKey
@@ -211,13 +208,11 @@ class CheckpointWindow:
     def position(
         self, sequence_number: str | None, sub_sequence_number: int | None
     ) -> ExtendedSequenceNumber:
-        """Where a checkpoint request goes; without a sequence number to the last delivered position.
+        """Without a sequence number: the last delivered position.
 
         At the end of the shard that also means SHARD_END, even if it is stored already (in KCL the shard then never
-        completes, kcl#211).
-
-        Raises:
-            CheckpointIllegalArgument: malformed, before the stored checkpoint, or beyond the last delivered position.
+        completes, kcl#211). CheckpointIllegalArgument: malformed, before the stored checkpoint, or beyond the last
+        delivered position.
         """
         everything = SHARD_END if self.shard_ended else self.largest
         if sequence_number is None:

@@ -215,7 +215,7 @@ def renewal(
 
 
 def claimed(update: RowUpdate, lease: Lease, now_ms: int) -> RowUpdate:
-    """The write by which its writer becomes the reader. It requires the token as read, if not the counter."""
+    """Its writer becomes the reader. It requires the token as read, if not the counter."""
     as_read = Absent(_FENCE) if lease.fence is None else Equals(_FENCE, lease.fence)
     require = update.require if _counter_is(lease) in update.require else (*update.require, as_read)
     return replace(update, put={**update.put, _FENCE: lease.next_fence(now_ms)}, require=require)
@@ -253,10 +253,9 @@ def checkpoint(
 
 
 def assignment(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> RowUpdate:
-    """Assign a lease to a worker, or end a handoff.
+    """Also ends a handoff. `only_if_untouched` requires the counter.
 
-    `only_if_untouched` also requires the counter. KCL does not, and can take a lease that looked abandoned from a live
-    owner.
+    KCL does not, and can take a lease that looked abandoned from a live owner.
     """
     return RowUpdate(
         lease.lease_key,
@@ -281,10 +280,10 @@ def steal_or_take(lease: Lease, me: WorkerId) -> RowUpdate:
 def handoff(
     lease: Lease, to: WorkerId, *, only_if_untouched: bool = False, standby: bool = False
 ) -> RowUpdate:
-    """Ask the owner to finish and release the lease to `to`.
+    """Ask the owner to finish and release the lease to `to`; its renewals still succeed: the counter stays.
 
-    The counter stays, so the owner's renewals still succeed. The owner itself sets `only_if_untouched`. `standby`: the
-    next owner starts its child first, and the old one reads on meanwhile.
+    The owner itself sets `only_if_untouched`. `standby`: the next owner starts its child first, and the old one reads
+    on meanwhile.
     """
     if lease.lease_owner is None or lease.checkpoint_owner is not None:
         raise ValueError(
@@ -309,7 +308,7 @@ def ready(lease: Lease) -> RowUpdate:
 
 
 def release(lease: Lease, *, degraded_by: WorkerId | None = None) -> RowUpdate:
-    """`degraded_by` is the owner whose children kept failing; others are preferred."""
+    """`degraded_by`: the owner whose children kept failing."""
     return RowUpdate(
         lease.lease_key,
         put={} if degraded_by is None else {_DEGRADED: degraded_by},
@@ -436,7 +435,7 @@ def _lanes_from(value: Value | None, mark: ExtendedSequenceNumber) -> tuple[Exte
 
 
 def _reached_from(value: Value, checkpoint: ExtendedSequenceNumber) -> int | None:
-    """None if the checkpoint is another one: it was moved, or the shard has been read on."""
+    """None if the checkpoint is another one."""
     reached, _, at = value.partition(" ") if isinstance(value, str) else ("", "", "")
     is_time = reached.isdecimal() and len(reached) <= _TIME_DIGITS_MOST
     return int(reached) if is_time and at == str(checkpoint) else None

@@ -18,7 +18,7 @@ from kcl_daemon.leases.row import Absent, Conditions, Equals, Row, RowPut, RowUp
 CAPACITY_KEY: Final = "daemon/capacity"
 STREAM_KEY: Final = "daemon/stream"
 _VERSION: Final = 1
-_END_OF_TIME_S: Final = 253_402_300_800  # the year 10000
+_END_OF_TIME_S: Final = 253_402_300_800
 TEXT: Final = "streamId"
 _KIND: Final = {"entityType": "STREAM"}
 
@@ -39,7 +39,7 @@ def text_write(key: str, before: Row | None, text: str, *, key_attribute: str) -
 
 
 class OwnStream(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The stream that all leases of an application belong to; for DynamoDB the table, without a time."""
+    """Of all leases of an application; for DynamoDB the table, without a time."""
 
     arn: str
     created_s: int | None

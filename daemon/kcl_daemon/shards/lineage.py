@@ -268,8 +268,8 @@ def leases_of_another(leases: Iterable[Lease], shards: Iterable[Shard]) -> Itera
 def finished_but_open(leases: Iterable[Lease], shards: Iterable[Shard]) -> list[Lease]:
     """Nobody reads such a shard.
 
-    So does a Java worker whose fan-out consumer or stream is not found (KCL: FanOutRecordsPublisher,
-    KinesisDataFetcher).
+    A Java worker leaves one when its fan-out consumer is deleted or the stream is not found (KCL:
+    FanOutRecordsPublisher, KinesisDataFetcher).
     """
     is_open = {shard.shard_id for shard in shards if shard.is_open}
     return [
@@ -333,7 +333,7 @@ def _number(lease: Lease) -> int:
 
 
 def why_unlike(leases: Sequence[Lease], shards: Sequence[Shard], *, of_dynamodb: bool) -> str | None:
-    """None: they may be of this stream. Also a reason: nothing shows that they are."""
+    """Why these leases are not of this stream, or nothing shows that they are; None: they may be."""
     for _, why in () if of_dynamodb else leases_of_another(leases, shards):
         return why
     listed = {shard.shard_id for shard in shards}

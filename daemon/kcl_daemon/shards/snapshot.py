@@ -96,7 +96,7 @@ def hours_of(size_bytes: int, read_units: int) -> float:
 
 
 def units_for(size_bytes: int) -> int:
-    """With which a scan takes a quarter of what the stream keeps."""
+    """Read units a second with which a scan takes a quarter of what the stream keeps."""
     return ceil(hours_of(size_bytes, 1) / _WISHED_HOURS)
 
 

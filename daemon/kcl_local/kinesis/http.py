@@ -152,7 +152,7 @@ class _Answers:
         return response if trouble is None else await send_troubled(request, response, trouble)
 
     async def trim(self, request: web.Request) -> web.Response:
-        """What is older than `before` (epoch seconds) in `stream`."""
+        """Drops what is older than `before` (epoch seconds) in `stream`."""
         with refused_as("nothing is trimmed", ServiceError):
             trim = msgspec.json.decode(await request.read(), type=_Trim)
             self._model.trim(trim.stream, trim.before)

@@ -71,7 +71,7 @@ class KinesisModel(FaultyService):
                 shard.wake()
 
     def trim(self, stream_name: str, before_s: float) -> None:
-        """What is older than `before_s` (epoch seconds); the name may be an ARN."""
+        """Drops what is older than `before_s` (epoch seconds); the name may be an ARN."""
         self._advance_clock()
         naming = "StreamARN" if stream_name.startswith("arn:") else "StreamName"
         stream = self._account.stream(Arguments({naming: stream_name}))
