@@ -149,7 +149,7 @@ class _Walk:
         while count := self._number():
             if count < 0:
                 self._number()
-            for _ in range(abs(count)):  # each takes a byte, or is counted as empty
+            for _ in range(abs(count)):
                 if has_keys:
                     self._skip(self._number())
                 self.value(part, depth + 1)

@@ -1,5 +1,3 @@
-"""Only `--check` imports this."""
-
 from __future__ import annotations
 
 import json
@@ -46,7 +44,7 @@ def _schema_of(wanted: Any) -> dict[str, Any]:
         return {"const": json.loads(_ANY)}
     try:
         return msgspec.json.schema(wanted)
-    except TypeError:  # it has types of pydantic
+    except TypeError:
         adapter: Any = sys.modules["pydantic"].TypeAdapter(wanted)
         found: dict[str, Any] = adapter.json_schema()
         return found

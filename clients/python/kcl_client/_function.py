@@ -91,7 +91,6 @@ def _taken(annotation: object) -> Takes:
 
 
 def _parameters(signature: inspect.Signature) -> tuple[inspect.Parameter, inspect.Parameter | None]:
-    """What has a default keeps it."""
     needed: list[inspect.Parameter] = []
     for each in signature.parameters.values():
         if each.kind in {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:

@@ -106,7 +106,7 @@ class _Batches(RecordProcessor):
         if result is not None and is_awaitable(result):
             refuse_awaitable(self._shape)
         if failed_records(result, batch) is not None:
-            return cast("_Result", result)  # the client checkpoints once these are letters
+            return cast("_Result", result)
         checkpointer.checkpoint()
         return None
 

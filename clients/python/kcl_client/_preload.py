@@ -92,7 +92,6 @@ def _reap(pid: int) -> int:
 
 
 def _threads() -> list[str]:
-    """Those that end at a fork and stay ended."""
     main = threading.current_thread()
     names = [thread.name for thread in threading.enumerate() if thread is not main]
     if names or not _native_threads():

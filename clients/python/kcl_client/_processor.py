@@ -120,11 +120,11 @@ class Record:
         return self._data
 
     def text(self, encoding: str = "utf-8") -> str:
-        """UnicodeDecodeError if the payload does not have this encoding."""
+        """The payload as text; UnicodeDecodeError if it does not have this encoding."""
         return self.data.decode(encoding)
 
     def json(self) -> JsonValue:
-        """ValueError (json.JSONDecodeError) if the payload is none."""
+        """The payload as JSON; ValueError (json.JSONDecodeError) if it is none."""
         return cast("JsonValue", json.loads(self.data))
 
     @property
@@ -209,7 +209,10 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records in shard order; iterate over the batch to get them. Empty if the daemon delivers empty batches."""
+    """Records in shard order; iterate over the batch to get them. Empty if the daemon delivers empty batches.
+
+    `millis_behind_latest` is None if unknown.
+    """
 
     records: tuple[Record, ...]
     millis_behind_latest: int | None = None
@@ -394,7 +397,7 @@ class Redelivery:
             named = {record.position: record for group in failed for record in group}
             return Remainder(before, False, [named[each] for each in sorted(named)], batch.only(()))
         if index or self._lowest is None:
-            self._pause_s = FIRST_BACKOFF_S  # something was done
+            self._pause_s = FIRST_BACKOFF_S
         if group[0].position != self._lowest:
             self._lowest, self._attempts = group[0].position, 0
         self._attempts += 1

@@ -379,7 +379,6 @@ class Session(Generic[C]):
             raise refusal
 
     async def _exchange(self, request: CheckpointRequest | None) -> CheckpointAnswer | RejectAnswer:
-        """Without a request, the answer to an earlier one."""
         try:
             if request is not None:
                 self._send(request)

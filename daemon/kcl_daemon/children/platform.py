@@ -52,7 +52,6 @@ class Leader(ABC):
     def look(self) -> Seen: ...
 
     def pipe_closed(self) -> None:
-        """Probably the process has ended, too."""
         self._is_closed.set()
 
     async def ended(self) -> Seen:
@@ -117,7 +116,7 @@ class _PosixLeader(Leader):
     """
 
     def __init__(self, pid: int) -> None:
-        import psutil  # Linux has no need of it here, and it takes time to load
+        import psutil
 
         super().__init__(pid)
         self._psutil = psutil
@@ -205,8 +204,6 @@ def limit_process(pid: int, limits: Sequence[tuple[int, int]]) -> None:
 
 
 class TemplateSocket(ABC):
-    """`theirs`: until the template has it."""
-
     def __init__(self, kind: socket.SocketKind) -> None:
         self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, kind)
         self._ours.setblocking(False)

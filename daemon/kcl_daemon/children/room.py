@@ -27,7 +27,6 @@ class ChildRoom:
 
 
 def child_room(root: Path = Path("/")) -> ChildRoom | None:
-    """By the tightest limit."""
     return min(_limits(root), key=lambda each: each.children, default=None)
 
 

@@ -87,7 +87,7 @@ class StreamIdentity:
 
     @staticmethod
     def of_arn(arn: str, created_s: float) -> StreamIdentity:
-        """ValueError unless `arn` is a stream ARN."""
+        """ValueError unless `arn` is a stream ARN; `created_s` is in epoch seconds."""
         if (of_table := TableStream.of(arn)) is not None:
             return StreamIdentity(of_table.account, of_table.name, 1)
         match = _ARN.fullmatch(arn)
@@ -129,11 +129,11 @@ class Lease:
         hash_range: None on rows of old versions.
         throughput_kbps: smoothed KiB per second, None until measured.
         degraded_by: who released it because its children kept failing.
-        stream_created_s: None on rows of Java programs.
+        stream_created_s: epoch seconds; None on rows of Java programs.
         lanes: how far each of several children is done; at LATEST: the first record that was read.
         standby: the next owner of a handoff starts its child first: `asked WORKER`, then `ready WORKER`.
         fence: the fencing token, which each claim raises; None: no worker of ours has claimed it.
-        reached_ms: a bounded run (`runUntil`) has read all up to this time.
+        reached_ms: a bounded run (`runUntil`) has read all up to this time, epoch milliseconds.
     """
 
     lease_key: LeaseKey

@@ -72,7 +72,7 @@ class InitialPosition:
 
 
 def created_ms(shard_id: ShardId) -> int | None:
-    """When a shard of DynamoDB was created, by its id."""
+    """When a shard of DynamoDB was created, by its id, in epoch milliseconds."""
     match = _CREATED.fullmatch(shard_id)
     return None if match is None else int(match[1])
 

@@ -1,5 +1,3 @@
-"""The rules, without a store."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
