@@ -1,8 +1,4 @@
-"""One child process for one lease, from start to end (KCL: MultiLangShardRecordProcessor, ShardConsumer).
-
-At the end of a shard its child leases are created (`shard_end`), then the record processor gets shardEnded and
-checkpoints SHARD_END.
-"""
+"""One child process for one lease, from start to end (KCL: MultiLangShardRecordProcessor, ShardConsumer)."""
 
 from __future__ import annotations
 
@@ -62,10 +58,9 @@ if TYPE_CHECKING:
 
 
 async def end_child(child: Child, *, clock: Clock, grace_s: float, ask: bool, log: Log) -> None:
-    """Close its stdin, then SIGTERM, then SIGKILL, `grace_s` seconds apart.
+    """Close its stdin, then SIGTERM, then SIGKILL, `grace_s` apart. Read its stdout meanwhile.
 
-    Read its stdout meanwhile. Returns also if SIGKILL has not helped in time. `ask=False` skips the first
-    wait.
+    Returns also if SIGKILL has not helped in time. `ask=False` skips the first wait.
     """
     await child.close_stdin()
     if ask and await _ends_within(child, clock, grace_s):
@@ -105,15 +100,12 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A bounded run ends here; the lease is kept."""
+    """The lease is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`progressed`: it had stored a new checkpoint.
-
-    `refused`: a checkpoint failed through no fault of the child.
-    """
+    """`progressed`: it had stored a new checkpoint. `refused`: a checkpoint failed through no fault of the child."""
 
     error: ChildError
     progressed: bool
@@ -125,7 +117,7 @@ ChildRunOutcome = Finished | Stopped | Reached | Failed
 
 
 class NoFinalCheckpoint(ChildError):
-    """Raised when the child answered shardEnded without a checkpoint: the shard cannot be called finished."""
+    """The shard cannot be called finished."""
 
     def __str__(self) -> str:
         return "child answered shardEnded without a checkpoint; checkpoint in shardEnded, best without a sequence number"
@@ -165,10 +157,7 @@ class ChildRun:
         self._store_passed_at_s = parts.context.clock.monotonic() + _STORE_PASSED_S
 
     async def run(self) -> ChildRunOutcome:
-        """Never raises for failures of the child or AWS.
-
-        Cancelled: the child is killed, nothing is written.
-        """
+        """Raises nothing for failures of the child or AWS. Cancelled: the child is killed, nothing is written."""
         self._progress.starts()
         if self._poison_search is not None:
             self._poison_search.begin()
@@ -305,7 +294,6 @@ class ChildRun:
     async def _begin_at(
         self, position: ExtendedSequenceNumber | None, connection: ChildConnection, tasks: TaskGroup
     ) -> None:
-        """Reading begins where the lease says, or where the child does."""
         lane, start = self._lane, self._lane.checkpoint
         if position is not None and position != start:
             parts, stop = self._parts, self._stop_signal
@@ -403,7 +391,7 @@ class ChildRun:
         return None
 
     async def _deliver_rest(self, connection: ChildConnection, gate: Gate, give: Give) -> None:
-        """What was gathered for a batch whose window is not over, while the child may still checkpoint it."""
+        """What was gathered, while the child may still checkpoint it."""
         while self._window is not None and self._stop_signal.reason is StopReason.STOP and not gate.is_held:
             match self._window.rest():
                 case DeliveryBatch() as batch:
@@ -432,7 +420,7 @@ class ChildRun:
     async def _process(
         self, connection: ChildConnection, gate: Gate, give: Give, batch: DeliveryBatch
     ) -> bool:
-        """False if a stop came before all of it was given: nothing may be given, or passed, after it."""
+        """As `Give`: nothing may be passed after it, too."""
         try:
             if batch.last is not None:
                 self._progress.takes(batch.count, batch.data_bytes, batch.arrived_s)
@@ -447,7 +435,7 @@ class ChildRun:
             batch.release()
 
     def _path(self, connection: ChildConnection, gate: Gate) -> Give:
-        """From the gate to the child's stdin: age, the search for a record that no child can process, the line or frame."""
+        """After the gate."""
         give: Give = partial(self._give_batch, connection)
         if self._poison_search is not None:
             give = partial(
@@ -457,7 +445,7 @@ class ChildRun:
                 may_go_on=partial(gate.opens, gives=True, within_batch=True),
             )
         if (max_age_ms := self._parts.settings.failures.max_age_ms) is not None:
-            from kcl_daemon.consumer.expired import ExpiredRecords  # few applications have a limit
+            from kcl_daemon.consumer.expired import ExpiredRecords
 
             aged = ExpiredRecords(
                 parts=self._parts,
@@ -515,7 +503,7 @@ class ChildRun:
         raise NoFinalCheckpoint
 
     async def _shut_down_child(self, connection: ChildConnection) -> None:
-        """Ask for a last checkpoint, release the lease, then send leaseLost (KCL: ShutdownNotificationTask)."""
+        """KCL: ShutdownNotificationTask."""
         if self._stop_signal.reason is StopReason.STOP and self._lane.lost is None:
             self._progress.works("shutdownRequested")
             await connection.perform(ShutdownRequested())

@@ -1,7 +1,4 @@
-"""The conversation with one child: actions, checkpoint answers, statuses, timeouts (KCL: MultiLangProtocol).
-
-Checkpoint requests follow ShardRecordProcessorCheckpointer.
-"""
+"""The conversation with one child (KCL: MultiLangProtocol, ShardRecordProcessorCheckpointer)."""
 
 from __future__ import annotations
 
@@ -121,9 +118,8 @@ _RECORDS: Final = ProcessRecords((), None)
 class ChildConnection:
     """`pump` must run beside it, from start to end.
 
-    `on_early_request` is called for a message between two actions; `answer_early_requests` may then be called.
-    `invariants`: of its consumer, set before it is used.
-    `paused_until_s`: it has asked for no records before that time (monotonic); whoever delivers waits.
+    `on_early_request`: there is a message between two actions; `answer_early_requests` may be called. `invariants`: of its
+    consumer, set before it is used. `paused_until_s` (monotonic): whoever delivers waits until then.
     """
 
     def __init__(
@@ -160,7 +156,7 @@ class ChildConnection:
         self._odd_pause = False
 
     async def pump(self) -> None:
-        """Read the child's stdout until it ends, also between actions: a chatty child must not block."""
+        """Also between actions: a chatty child must not block."""
         while data := await self._child.receive():
             await self._take(data)
         await self._take(b"")
@@ -170,12 +166,11 @@ class ChildConnection:
     async def perform(self, action: Action, *, before_send: Callable[[], None] | None = None) -> Status:
         """Send an action and wait for its status.
 
-        `before_send` is called just before the line is written, after earlier requests were answered. If it
-        is not called, the child has not seen the action.
+        `before_send` is called just before the line is written. If it is not called, the child has not seen the action.
 
         Raises:
             ChildExited: it ended or closed its stdout.
-            ChildTimedOut: a message took too long; the caller should end the child.
+            ChildTimedOut: the caller should end the child.
             ChildBrokeProtocol: the child sent any other answer.
         """
         line = self._side.send_data(action)
@@ -191,7 +186,7 @@ class ChildConnection:
         return status
 
     async def deliver(self, batch: DeliveryBatch, *, before_send: Callable[[], None] | None = None) -> None:
-        """As `perform`, for records. The batch is released as soon as its line is written, if nothing may be rejected."""
+        """As `perform`. The batch is released as soon as its line is written, if nothing may be rejected."""
         self._side.send(_RECORDS)
         await self._begin(_RECORDS, before_send)
         try:
@@ -233,10 +228,10 @@ class ChildConnection:
         self._metrics.begin()
 
     async def answer_early_requests(self, doing: str = "idle") -> None:
-        """Answer requests made between two actions; raises as `perform`.
+        """Between two actions; raises as `perform`.
 
-        At the latest before the line of the next action: a request without a position would else cover
-        records that the child has not seen.
+        At the latest before the line of the next action: a request without a position would else cover records that the child has
+        not seen.
         """
         while self._inbox and isinstance(request := self._inbox[0], CheckpointRequest | Reject):
             self._inbox.popleft()
@@ -282,7 +277,7 @@ class ChildConnection:
         await self._send(self._side.send_data(answer), doing)
 
     async def _serve_rejects(self, first: Reject, doing: str) -> None:
-        """With it all that have come since, so that they are stored together."""
+        """All that have come, so that they are stored together."""
         if not self._side.may_reject:
             (answer,) = await self._rejects.answer([first], self._is_silent, possible=False)
             await self._send(encode(answer), doing)
@@ -394,9 +389,8 @@ class ChildConnection:
 class Checkpointer:
     """Stores only what the child requests.
 
-    `refused`: a checkpoint of the current batch failed through no fault of the child. `largest`: the last record
-    that it was given, or that was passed over. With `lands` the checkpoint does not pass anything: beyond the end of a
-    landing log it would say that the log has lost its end.
+    `refused`: a checkpoint of the batch failed through no fault of the child. `largest`: what it was given, or what was passed
+    over. With `lands` nothing is passed: beyond its end, a landing log would seem to have lost it.
     """
 
     def __init__(self, *, lane: Lane, log: Log, rejects: Rejects, lands: bool = False) -> None:
@@ -414,7 +408,7 @@ class Checkpointer:
         self.refused = False
 
     async def begins_at(self, position: ExtendedSequenceNumber) -> None:
-        """The child has stored all up to there by itself: the lease follows, or stays where it is ahead."""
+        """It has stored all up to there by itself: the lease follows, or stays where it is ahead."""
         self._began = self._given = self.largest = position
         self._lane.progress.invariants.begins(position)
         if position <= self._lane.checkpoint:
@@ -431,7 +425,6 @@ class Checkpointer:
         self._given = self.largest = last
 
     def passed(self, position: ExtendedSequenceNumber) -> None:
-        """No record up to there is for the child, except those that it was given."""
         self.largest = self.largest if self._lands else max(self.largest, position)
         self._lane.progress.invariants.passed(position)
 
@@ -440,7 +433,7 @@ class Checkpointer:
         self.largest = self._given
 
     async def store_passed(self) -> None:
-        """Store what was passed, if the child has checkpointed all that it was given. A failure leaves it to the next time."""
+        """If the child has checkpointed all that it was given. A failure leaves it to the next time."""
         lane, position, before = self._lane, self.largest, self._lane.checkpoint
         if lane.lost is not None or not self._given <= before < position:
             return
@@ -453,7 +446,7 @@ class Checkpointer:
             self._log.debug("checkpoint_stored", checkpoint=str(position))
 
     async def answer(self, request: CheckpointRequest) -> CheckpointAnswer:
-        """The answer names the error; nothing is raised."""
+        """It names the error; nothing is raised."""
         error: str | None = None
         try:
             await self._store(request)

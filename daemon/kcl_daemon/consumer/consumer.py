@@ -1,4 +1,4 @@
-"""One held lease at work (KCL: ShardConsumer): waits for its parents, then keeps a child running, or several (`lanes`)."""
+"""A held lease, from its parents' end to its release (KCL: ShardConsumer)."""
 
 from __future__ import annotations
 
@@ -57,11 +57,7 @@ class ShardConsumer:
             self._stop_signal.request(StopReason.STOP)
 
     async def run(self) -> None:
-        """Run until the shard is finished or the lease is gone, and release the lease.
-
-        A finished lease stays if the renewer keeps finished ones. Cancelled: the child is killed and nothing
-        is written.
-        """
+        """Until the shard is finished or the lease is gone. Cancelled: the child is killed and nothing is written."""
         if self._held.next_owner is not None:
             self.request_stop()
         if self._is_at_bound(self._held.lease) or await self._parents_finished():
@@ -144,7 +140,6 @@ class ShardConsumer:
         )
 
     async def _parents_finished(self) -> bool:
-        """False if a stop comes first."""
         reported = False
         while self._stop_signal.reason is StopReason.NONE:
             waiting = await self._unfinished_parents()
@@ -158,17 +153,16 @@ class ShardConsumer:
                 "shard_waits_for_parents", parents=sorted(waiting)
             )
             reported = True
-            self._parts.standby.dismiss(self._held.key)  # the wait may be long
+            self._parts.standby.dismiss(self._held.key)
             await self._stop_signal.interruptible(
                 lambda: self._parts.shard_finished.wait(self._parts.context.timings.parents_s)
             )
         return False
 
     async def _stream_found(self) -> bool:
-        """Wait until the stream exists; False if a stop comes first.
+        """False if a stop comes first.
 
-        A stream may have been deleted and created again. The new stream's shards have the same names and
-        must not be read for the old one.
+        A stream may have been deleted and created again: shards of the new one have the same names and must not be read for it.
         """
         lease, reported = self._held.lease, False
         if lease.stream is None:
@@ -201,7 +195,7 @@ class ShardConsumer:
                 if parent is not None and parent.is_finished:
                     self._finished_parents.add(shard_id)
                 elif parent is not None and self._parts.until_ms is None:
-                    break  # one is enough to wait
+                    break
         except (AwsError, ValueError) as error:
             self._held.progress.waits(WaitReason.PARENT, str(error))
             self._log.warning("parents_unreadable", error=str(error))

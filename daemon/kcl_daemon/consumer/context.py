@@ -74,10 +74,7 @@ class StopSignal:
         return self._reason
 
     async def interruptible(self, wait: Callable[[], Awaitable[T]]) -> T | None:
-        """None after a stop request or a wakeup; `wait` must be cancellable without loss.
-
-        A wakeup ends one wait. After a stop request no wait starts.
-        """
+        """None after a stop request or a wakeup, which ends one wait; `wait` must be cancellable without loss."""
         if self._reason is not StopReason.NONE or self._woken:
             self._woken = False
             return None
@@ -117,7 +114,7 @@ class ShardCooldowns:
         self._cooldowns[lease.lease_key] = _Cooldown(now_s + self._cooldown_s, lease.checkpoint, failures)
 
     def rest(self, lease: Lease) -> tuple[FailureHistory, float] | None:
-        """Its failures, and the cooldown's remaining seconds; None if the lease has advanced."""
+        """Failures, and the cooldown left in seconds; None if the lease has advanced."""
         cooldown = self._cooldowns.get(lease.lease_key)
         if cooldown is None or cooldown.checkpoint != lease.checkpoint:
             return None
@@ -139,7 +136,7 @@ class StartupFailures:
         self._is_settled = True
 
     def failed(self, key: LeaseKey) -> int:
-        """The failures, if two children per shard have failed and none ever started; else 0."""
+        """Two for each shard, if none ever started; else 0."""
         if self._is_settled or key not in self._failures:
             return 0
         self._failures[key] += 1
@@ -153,19 +150,19 @@ class Readers(Protocol):
     def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader: ...
 
     def reserve(self, shrink: Callable[[], None], invariants: Invariants) -> Reservation:
-        """For records that a consumer keeps: they count against the worker's limit. `shrink` as in `ByteBudget.take`."""
+        """For records that a consumer keeps; `shrink` as in `ByteBudget.take`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerContext:
-    """Ports, settings and signals for consumers.
+    """Of one worker.
 
     Args:
-        on_leases_created: called when new leases need an owner.
-        on_lease_written: gets a lease written as our own, and the start time of that write.
-        on_fatal: gets the failure that ends the daemon.
-        run_end: of a bounded run.
+    on_leases_created: called when new leases need an owner.
+    on_lease_written: gets a lease written as our own, and the start time of that write.
+    on_fatal: gets the failure that ends the daemon.
+    run_end: of a bounded run.
     """
 
     context: WorkerContext

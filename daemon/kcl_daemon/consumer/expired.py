@@ -1,4 +1,4 @@
-"""Records that are too old to be delivered (`maxRecordAgeMillis`; no counterpart in KCL)."""
+"""Records that are too old (`maxRecordAgeMillis`; no counterpart in KCL)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ExpiredRecords:
         self._max_age_ms = max_age_ms
 
     async def give(self, batch: DeliveryBatch, give: Give, connection: ChildConnection) -> bool:
-        """Give what is not too old; as `Gate.give`. Only if the oldest record is, the others are looked at."""
+        """What is not too old."""
         if not self._may_be_in(batch):
             return await give(batch)
         fresh = await self._set_aside(batch, connection)
@@ -50,7 +50,7 @@ class ExpiredRecords:
         return self._parts.context.clock.monotonic() - batch.arrived_s > self._max_age_ms / 1000
 
     async def _set_aside(self, batch: DeliveryBatch, connection: ChildConnection) -> DeliveryBatch | None:
-        """What is left of the batch to deliver; None: a stop came first, and all of it comes again."""
+        """None: a stop came first, and all of it comes again."""
         whole = batch.take()
         oldest_ms = whole.facts.date_ms(self._parts.context.clock.monotonic()) - self._max_age_ms
         expired, fresh = list[AnyRecord](), list[AnyRecord]()
@@ -82,7 +82,7 @@ class ExpiredRecords:
         return True
 
     async def _passed(self, last: ExtendedSequenceNumber) -> None:
-        """The child never sees them, so that its checkpoints alone would not pass a shard of old records."""
+        """Checkpoints of the child alone would not pass a shard of old records."""
         self._checkpointer.passed(last)
         self._lane.progress.done(last, 0, 0)
         await self._checkpointer.store_passed()

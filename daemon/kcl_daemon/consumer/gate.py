@@ -1,4 +1,4 @@
-"""Between a reader and its child: records pass unless they are held back by an operator or by the child itself."""
+"""Records pass unless they are held back, by an operator or by the child itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kcl_daemon.records.payload import AnyRecord, data_bytes_of
 from kcl_daemon.retrieval.source import DeliveryBatch
 
 Give = Callable[[DeliveryBatch], Awaitable[bool]]
-"""Gives records of a batch to the child; False: a stop came before it was given all, and nothing may follow."""
+"""False: a stop came before all was given, and nothing may follow."""
 
 
 class Gate:
@@ -34,10 +34,7 @@ class Gate:
         return is_paused or self._holds.of(self._lane.lease) is not NOT_HELD
 
     async def opens(self, *, gives: bool = False, within_batch: bool = False) -> bool:
-        """Wait until records may be given; early requests are answered meanwhile. False after a stop request.
-
-        `gives`: records follow at once, so what is known must be fresh. `within_batch`: they are counted already.
-        """
+        """Waits; early requests are answered meanwhile. False after a stop request. `within_batch`: they are counted already."""
         self._asked = not gives
         while True:
             await self._connection.answer_early_requests()
@@ -51,7 +48,7 @@ class Gate:
             await self._stop_signal.interruptible(partial(self._holds.until_changed, most_s))
 
     def _closed(self, *, within_batch: bool) -> tuple[bool, float | None]:
-        """Whether, and for how long at most (None: until the holds change)."""
+        """For how long at most; None: until the holds change."""
         clock, holds, progress = self._context.clock, self._holds, self._lane.progress
         now_s = clock.monotonic()
         if self._connection.paused_until_s > now_s:
@@ -75,10 +72,7 @@ class Gate:
         return False, None
 
     async def give(self, batch: DeliveryBatch, give: Give) -> bool:
-        """Deliver a batch with records, under a limit in parts; False if a stop request left out a part.
-
-        At a stop it is still given, if nothing is held back.
-        """
+        """Under a limit in parts. At a stop it is still given, if nothing is held back."""
         if not await self.opens(gives=True) and (
             self._stop_signal.reason is not StopReason.STOP or self.is_held
         ):

@@ -1,7 +1,6 @@
 """What one child works on: a lane of a shard. A shard with one child has one lane, which is all of it.
 
-The run of a child takes records from its lane, stores its checkpoints there and gives it back there. It does not know
-whether the lane is the whole shard.
+The run of a child takes records from its lane, stores its checkpoints there and gives it back there.
 """
 
 from __future__ import annotations
@@ -28,12 +27,10 @@ from kcl_protocol.sequence import AT_TIMESTAMP, ExtendedSequenceNumber
 
 
 class Lane(Protocol):
-    """Of one lease, while a consumer has it. What is known of the lease is always its present state.
+    """What is known of the lease is always its present state.
 
     Args:
         child_lane: None: it is the only one of its shard.
-        lease: of the shard.
-        checkpoint: how far this lane is.
         lost: why the lease is lost; None while it is held.
         handed_over: another worker waits for the lease, and this one has not announced that itself.
     """
@@ -135,11 +132,10 @@ class KeyLane:
     """One child after another, for the same keys.
 
     Args:
-        waits_for_release: its child has made its last checkpoint.
         batch: records and bytes that its child works on.
-        kept_bytes: of the line of this batch, kept because records of it may be rejected.
+        kept_bytes: of this batch, kept because records of it may be rejected.
         furthest: the last record that any child of it was given.
-        until_s: when it is given what is gathered for its next batch; None: nothing is.
+        until_s: when it is given what is gathered; None: nothing is.
     """
 
     child_lane: ChildLane

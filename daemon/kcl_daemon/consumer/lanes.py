@@ -1,7 +1,7 @@
 """A shard with several children, each for the records of its keys (`shardConcurrency`; no counterpart in KCL).
 
-The records, checkpoints and the release of a lane go through `ShardLanes`. What is stored for the shard is the mark of the `LaneWindow`. The children speak the same protocol as
-the only child of a shard, and know nothing of each other.
+What is stored for the shard is the mark of the `LaneWindow`. The children speak the same protocol as the only child of a
+shard, and know nothing of each other.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _OTHERS: Final = "the other lanes"
 
 
 class ShardLanes:
-    """Runs once, for a lease whose shard may be read. `restart_policy` is the shard's: it says whether to release as degraded."""
+    """Runs once, for a lease whose shard may be read. `restart_policy`: whether to release it as degraded."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class ShardLanes:
                 tasks.cancel_scope.cancel()
         finally:
             self._progress.reading_ended(self._held.lease.checkpoint)
-            self._count()  # the lanes still have records
+            self._count()
             reader.close()
         return end
 
@@ -241,13 +241,12 @@ class ShardLanes:
         return window.size_bytes < most_bytes
 
     def _forget_processed(self) -> None:
-        """Other shards of this worker need the room. A lane that fails then is read anew."""
+        """Other shards need the room. A lane that fails then is read anew."""
         self._window.shed(0)
         self._reservation.resize(self._window.size_bytes)
         self._hurry()
 
     def _hurry(self) -> None:
-        """Batches that are gathered do not wait for their windows."""
         for lane in self._started.values():
             if lane.until_s is not None:
                 lane.filled.set()
@@ -437,7 +436,7 @@ class ShardLanes:
             lane.idle = False
 
     def _batch_records(self, lane: KeyLane) -> int:
-        """How many records the next batch of a lane may have; 0: they are still gathered."""
+        """Of the next batch of a lane; 0: they are still gathered."""
         delivery = self._parts.settings.delivery
         if not delivery.shapes_batches:
             return self._parts.settings.retrieval.max_records
@@ -453,7 +452,7 @@ class ShardLanes:
         return count if is_due else 0
 
     def _gathered(self, lane: KeyLane) -> tuple[int, bool]:
-        """How many records its next batch has, and whether it is full."""
+        """Records of its next batch, and whether it is full."""
         delivery, count, data_bytes = self._parts.settings.delivery, 0, 0
         for record in self._window.untaken(lane.number):
             data_bytes += data_bytes_of(record)
@@ -481,9 +480,8 @@ class ShardLanes:
 
     def _got_on(self, lane: KeyLane) -> None:
         """Records that a child gets again are no progress, and none is while nothing can be stored."""
-        progressed_s = lane.progress.progressed_s
-        if progressed_s > lane.progressed_s and self._store_trouble is None:
-            lane.progressed_s = progressed_s
+        if lane.progress.progressed_s > lane.progressed_s and self._store_trouble is None:
+            lane.progressed_s = lane.progress.progressed_s
             self._progress.moved()
 
     async def checkpointed(self, lane: KeyLane, position: ExtendedSequenceNumber) -> None:
@@ -543,7 +541,7 @@ class ShardLanes:
         await self._released.wait()
 
     async def _end_lanes(self) -> None:
-        """Let the lanes do what they have, end their children, store the mark, release the lease (KCL: ShutdownNotificationTask)."""
+        """KCL: ShutdownNotificationTask."""
         if not self._held.lease.is_finished:
             timings, settings = self._parts.context.timings, self._parts.settings.child
             is_handoff = self._held.next_owner is not None and not self._held.announced
@@ -558,7 +556,7 @@ class ShardLanes:
             await self._changed.wait()
 
     async def _drain(self, most_s: float) -> None:
-        """What was read is processed, so that little comes twice; the lanes are at different places."""
+        """What was read is processed, so that little comes twice."""
         self._drains = True
         self._hurry()
         with self._clock.move_on_after(most_s):
@@ -571,7 +569,7 @@ class ShardLanes:
         return self._parts.holds.of(self._held.lease) is not NOT_HELD or any(paused)
 
     async def _until_lanes_wait(self, most_s: float) -> None:
-        """A child that hangs is ended, before the time of those that wait for it is over."""
+        """A child that hangs is ended before the time of those that wait for it is over."""
         with self._clock.move_on_after(most_s):
             while self._unready:
                 await self._changed.wait()

@@ -1,7 +1,7 @@
-"""A child that stores its position by itself, with its output, says so in its answer to `initialize` (no counterpart in KCL).
+"""A child that stores its position by itself, with its output (no counterpart in KCL).
 
-Reading then begins after that position. What cannot be one is refused, and the child with it: to begin anywhere else
-would lose records or give them twice.
+It says so in its answer to `initialize`, and reading begins after that position. What cannot be one is refused, and the child
+with it: to begin anywhere else would lose records or give them twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REFUSED_ADVICE: Final = (
 
 
 class PositionRefused(ChildError):
-    """Raised for a position in the answer to `initialize` at which nothing can begin."""
+    """Nothing can begin there."""
 
     def __init__(self, position: str, why: str) -> None:
         super().__init__(f"child answered initialize with the position {position[:80]!r}: {why}")
@@ -58,10 +58,7 @@ async def is_readable(
     lane: Lane,
     stop_signal: StopSignal,
 ) -> bool:
-    """Whether Kinesis knows it in this shard, asked until there is an answer; False also after a stop request.
-
-    Raises PositionRefused if Kinesis refuses it.
-    """
+    """Asked until there is an answer; False also after a stop request. PositionRefused if Kinesis does not know it in this shard."""
     stream = parts.streams.of(lane.lease).ref
     asked = ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=position.sequence_number)
     while stop_signal.reason is StopReason.NONE:

@@ -28,10 +28,7 @@ from kcl_protocol.sequence import ExtendedSequenceNumber as Position
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Records given to a child at once; `count` may be too high, never too low.
-
-    `after` is the last position done before. `alone`: one record by itself.
-    """
+    """`count` may be too high, never too low. `after`: the last position done before. `alone`: one record by itself."""
 
     after: Position
     last: Position
@@ -159,7 +156,7 @@ _SHELL_SIGNAL_BASE: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class SearchProgress:
-    """`progressed`: the child got further than any before. `narrowed`: there are fewer suspects."""
+    """`progressed`: further than any child before. `narrowed`: there are fewer suspects."""
 
     progressed: bool = False
     narrowed: bool = False
@@ -203,9 +200,9 @@ class PoisonSearch:
         checkpointer: Checkpointer,
         may_go_on: Callable[[], Awaitable[bool]],
     ) -> bool:
-        """Deliver a batch, in parts while records are suspected. The caller releases the batch.
+        """In parts while records are suspected. The caller releases the batch.
 
-        `may_go_on` is asked between the parts, and may wait; the rest is left out where it says no: False.
+        `may_go_on` is asked between the parts, and may wait; where it says no, the rest is left out: False.
         """
         assert batch.last is not None, "there is a record"
         # Forgotten when a child begins: it may do so before the lease's checkpoint.
@@ -261,10 +258,7 @@ class PoisonSearch:
         self._furthest = max(self._furthest, self._done)
 
     async def judge(self, error: ChildError, *, refused: bool, stderr: tuple[str, ...]) -> SearchProgress:
-        """May set a record aside, and takes as long as storing it.
-
-        `refused`: a checkpoint failed, which may be why the child failed.
-        """
+        """May set a record aside. `refused`: a checkpoint failed, which may be why the child failed."""
         progressed = self._furthest > self._furthest_before
         delivery, self._in_delivery = self._in_delivery, None
         if delivery is None or refused or _is_external_signal(error):
@@ -349,7 +343,7 @@ class PoisonSearch:
 
 
 def _is_external_signal(error: ChildError) -> bool:
-    """Such a signal says nothing about the records."""
+    """It says nothing about the records."""
     if not isinstance(error, ChildExited) or error.status is None:
         return False
     number = -error.status if error.status < 0 else error.status - _SHELL_SIGNAL_BASE

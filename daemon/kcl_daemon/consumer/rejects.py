@@ -1,7 +1,7 @@
 """Records that a child rejects while it processes them (no counterpart in KCL).
 
-A rejected record is done once its letter is stored. Where a stop comes first, it comes again: then this child may not
-checkpoint at it or after it. Any other refusal is final, and the record stays the child's to process.
+A rejected record is done once its letter is stored. Where a stop comes first, it comes again: this child may not checkpoint at
+it or after it. Any other refusal is final, and the record stays the child's to process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NOT_THERE: Final = _Refusal(
 class Rejects:
     """Of one child. `set_aside` None: nothing can be rejected.
 
-    Between `begin` and `end` there is a batch; its text is kept and counted if `keeps_batch`, also for `maxRecordAttempts`.
+    The text of a batch is kept from `begin` to `end` if `keeps_batch`, also for `maxRecordAttempts`.
     """
 
     def __init__(self, set_aside: SetAside | None, log: Log | None = None) -> None:
@@ -66,7 +66,7 @@ class Rejects:
 
     @property
     def held_back(self) -> ExtendedSequenceNumber | None:
-        """The first record that is neither done nor a letter; None: there is none."""
+        """The first record that is neither done nor a letter."""
         return min(self._unstored, default=None)
 
     def begin(self, batch: EncodedBatch) -> None:
@@ -79,7 +79,7 @@ class Rejects:
     async def answer(
         self, requests: Sequence[Reject], given_up: Callable[[], bool], *, possible: bool = True
     ) -> list[RejectAnswer]:
-        """One for each, once it is stored or refused. `possible`: the child processes records."""
+        """Once it is stored or refused. `possible`: the child processes records."""
         refused, letters = dict[_Numbers, _Refusal](), dict[_Numbers, DeadLetter]()
         for request in requests:
             numbers = _numbers(request)
@@ -126,7 +126,7 @@ class Rejects:
 
 
 class RejectsByHand(Rejects):
-    """For tools that keep the records they give, and what is rejected."""
+    """For tools that keep the records they give."""
 
     def __init__(self, reject: Callable[[Reject], Awaitable[RejectAnswer]]) -> None:
         super().__init__(None)

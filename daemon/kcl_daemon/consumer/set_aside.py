@@ -1,7 +1,4 @@
-"""Records that are not processed: stored as dead letters, counted and told of (no counterpart in KCL).
-
-While a letter cannot be stored the shard waits, and says for what.
-"""
+"""Records that are not processed. While a letter cannot be stored the shard waits, and says for what (no counterpart in KCL)."""
 
 from __future__ import annotations
 

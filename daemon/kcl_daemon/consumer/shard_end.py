@@ -29,7 +29,7 @@ _RETRY_MOST_S: Final = 10.0
 async def create_child_leases(
     parts: ConsumerContext, held: HeldLease, children: tuple[ChildShard, ...], log: Log
 ) -> bool | None:
-    """True once all child leases exist; None: the lease is lost. Cancellable and repeatable at any point."""
+    """True once all exist; None: the lease is lost. Cancellable and repeatable at any point."""
     pause_s = max(parts.settings.leases.task_backoff_ms / 1000, _RETRY_LEAST_S)
     named = not children
     logged = frozenset[ShardId]()
@@ -60,7 +60,7 @@ async def create_child_leases(
 async def _try_to_create(
     parts: ConsumerContext, held: HeldLease, children: tuple[ChildShard, ...], log: Log
 ) -> frozenset[ShardId]:
-    """The parents of a merged shard that have no lease yet; empty if done."""
+    """Parents of a merged shard that have no lease yet; empty if done."""
     parents: dict[ShardId, Lease | None] = {held.lease.shard_id: held.lease}
     for child in child_leases(children, _first_owner(parts), held.lease.stream):
         fence = None if child.lease_owner is None else child.next_fence(parts.context.service_ms)

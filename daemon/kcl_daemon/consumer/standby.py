@@ -1,7 +1,7 @@
-"""Children of leases that are being handed off to this worker: started before the old owner releases the lease.
+"""Children of leases that are being handed off to this worker, started before the old owner releases the lease.
 
-A child gets nothing but the first byte of its first line until its lease has come. If the lease does not come,
-the child gets SIGTERM. Of a shard with several children all are started.
+A child gets nothing but the first byte of its first line until its lease has come. If it does not come, the child gets
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class _Standby:
 
 
 class StandbyChildren:
-    """At most one for each lease, or for each lane of it; `run` must run for them to live.
+    """At most one for each lane of a lease; `run` must run for them to live.
 
     Args:
         lanes_of: how many children the shards of a stream have.
-        is_read: whether a consumer of this worker still has the shard: there is one child for each shard.
+        is_read: whether a consumer of this worker still has the shard.
         on_ready: called when a child stands by, so the lease will come soon.
     """
 
@@ -88,7 +88,7 @@ class StandbyChildren:
             self._tasks.start_soon(self._stand_by, lease, standby)
 
     def dismiss(self, key: LeaseKey) -> None:
-        """Its lease does not come, or needs no more children; no effect on those that were taken."""
+        """No effect on those that were taken."""
         for standby in list(self._standing.get(key, {}).values()):
             if standby.taken:
                 continue
@@ -105,7 +105,7 @@ class StandbyChildren:
             self._standing.pop(key, None)
 
     async def take(self, key: LeaseKey, lane: ChildLane | None = None) -> Child | None:
-        """The child of a lease that has come; None: start another one. No other child of the lane lives then."""
+        """None: start another one. No other child of the lane lives then."""
         standby = self._standing.get(key, {}).get(0 if lane is None else lane.number)
         if standby is None:
             return None

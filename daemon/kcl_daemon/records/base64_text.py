@@ -50,7 +50,7 @@ class Base64Text:
                 # Keywords would cost as much as a small record.
                 return list(map(self._fast_decode, views, repeat(None), repeat(True)))
             except ValueError:
-                pass  # as above
+                pass
         return list(map(_decoder.decode, texts))
 
     def encoded(self, data: bytes) -> Raw:

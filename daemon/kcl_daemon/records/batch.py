@@ -1,8 +1,8 @@
 """A batch: records of one shard in their order, together with what their answers told of them.
 
-What Kinesis says of an answer (how far it is behind the tip, when its records arrived, until when it is complete) is true
-of each part of it in another way. So only the operations here make a batch from a batch, and each gives the new one the
-facts that are true of it. Nobody keeps a fact of a batch beside it: at a cut it would stay with the wrong half.
+What Kinesis says of an answer (its distance to the tip, when its records arrived, until when it is complete) is true of
+each part of it in another way. So only the operations here make a batch from a batch. Nobody keeps a fact of a batch
+beside it: at a cut it would stay with the wrong half.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Limits(NamedTuple):
 
 
 class ReadFacts(NamedTuple):
-    """What is known of all records of one answer, and so of each part of them.
+    """What is known of each record of one answer.
 
     Args:
         arrived_s: monotonic arrival of what Kinesis dates `dated_ms` (epoch milliseconds; None: nothing is dated).
@@ -43,18 +43,17 @@ class ReadFacts(NamedTuple):
     behind_ms: int | None
 
     def arrival_s(self, dated_ms: int | None) -> float:
-        """Of a record with this date, monotonic."""
         if dated_ms is None or self.dated_ms is None:
             return self.arrived_s
         return self.arrived_s + (dated_ms - self.dated_ms) / 1000
 
     def date_ms(self, arrived_s: float) -> float:
-        """Of a record that arrived then; before all dates if nothing is dated."""
+        """Before all dates if nothing is dated."""
         return -inf if self.dated_ms is None else self.dated_ms + 1000 * (arrived_s - self.arrived_s)
 
     @staticmethod
     def joined(parts: Sequence[ReadFacts]) -> ReadFacts:
-        """Of records of several answers, in their order. Where these differ, a record is as young as one of them says."""
+        """In the order of their answers. Where these differ, a record is as young as one of them says."""
         last = parts[-1]
         youngest = max(parts, key=lambda each: each.arrival_s(last.dated_ms))
         return youngest._replace(behind_ms=last.behind_ms)
@@ -66,7 +65,7 @@ class Batch:
 
     Args:
         read: facts of the answer that it ends in.
-        complete_ms: no record behind these arrived before it; None: not known, as wherever their answer goes on.
+        complete_ms: no record behind these arrived before it; None: not known, as wherever the answer goes on.
         earlier: facts of the answers before that one, each after the number of its last record.
     """
 
@@ -84,7 +83,6 @@ class Batch:
 
     @property
     def facts(self) -> ReadFacts:
-        """Of the answers that its records came in."""
         if not self.earlier:
             return self.read
         return ReadFacts.joined([*(facts for _, facts in self.earlier), self.read])
@@ -95,21 +93,19 @@ class Batch:
 
     @property
     def arrived_s(self) -> float | None:
-        """Monotonic arrival of the first record; None: there is none."""
+        """Monotonic arrival of the first record."""
         return self.facts.arrival_s(self.payload.first_arrival_ms) if self.payload else None
 
     @property
     def sizes(self) -> Limits:
-        """That of its line is approximate."""
         return Limits.of(len(self), self.payload.data_bytes)
 
     @property
     def end(self) -> Batch:
-        """No record, at the place where it ends."""
         return self.holding(EMPTY)
 
     def holding(self, payload: Payload) -> Batch:
-        """With some of its records, or with what was found in them. All others are left out for good."""
+        """With some of its records, or what was found in them: the others are left out for good."""
         return self if payload is self.payload else self._with(payload, self.complete_ms)
 
     def _part(self, payload: Payload) -> Batch:
@@ -151,7 +147,7 @@ class Batch:
         return self._part(self.payload.some(self.records[:count])), self.part(count, len(self))
 
     def pieces(self, limits: Limits) -> Iterator[Batch]:
-        """All of it, in parts within the limits; one record may exceed them."""
+        """Parts within the limits; one record may exceed them."""
         if limits.allow(self.sizes):
             yield self
             return
@@ -165,13 +161,13 @@ class Batch:
         yield self.part(begin, len(self))
 
     def opened(self, split: Split) -> Iterator[Batch]:
-        """Parts in which KPL aggregates are taken apart, as of `Payload.expanded`."""
+        """As `Payload.opened`."""
         for payload, is_last in self.payload.opened(split):
             yield self.holding(payload) if is_last else self._part(payload)
 
     @staticmethod
     def joined(parts: Sequence[Batch]) -> Batch:
-        """One after the other. What follows without records may tell until when the records before it are complete."""
+        """A part without records may tell until when those before it are complete."""
         last = next((each for each in reversed(parts) if each or each.complete_ms is not None), parts[-1])
         given = [each for each in parts if each] or [parts[-1]]
         payload = Payload.joined([each.payload for each in given]) if len(given) > 1 else given[0].payload
@@ -184,5 +180,4 @@ class Batch:
 
 
 def nothing(behind_ms: int | None, complete_ms: int | None = None) -> Batch:
-    """No record, and none is expected to be older than any other."""
     return Batch(EMPTY, ReadFacts(inf, None, behind_ms), complete_ms)

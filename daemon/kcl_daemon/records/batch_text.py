@@ -1,4 +1,4 @@
-"""A batch as bytes for its child: its forms, one record of it, and what is known of all."""
+"""A batch as bytes for its child: its forms, and one record of it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ _NUMBERS: Final = re.compile(
 
 
 class BatchText:
-    """Finds one record in `text`, which was written by `Payload.line` or `Payload.frame`."""
-
     __slots__ = ("_frame", "_last_at", "_text")
 
     def __init__(self, text: bytes) -> None:

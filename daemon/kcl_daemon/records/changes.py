@@ -78,12 +78,9 @@ _key_of: Final = attrgetter("partition_key")
 def changes_of(
     answer: bytes | bytearray, form: ChangeForm, stream_arn: str, since_ms: int | None = None
 ) -> tuple[Payload, str | None, int]:
-    """The records of an answer of GetRecords, its next iterator, and how many changes it had.
+    """The records of an answer of GetRecords, its next iterator, and how many changes it had. ValueError if it cannot be understood.
 
     Changes before `since_ms` are left out. A partition key is the JSON text of the item's keys.
-
-    Raises:
-        ValueError: the answer cannot be understood.
     """
     try:
         opened = _opened(answer)
@@ -161,7 +158,7 @@ def _opened(answer: bytes | bytearray) -> _Answer:
 
 
 def _opened_leniently(answer: bytes | bytearray) -> _Answer:
-    """Half of a surrogate pair, which msgspec refuses, must not stop a shard."""
+    """Half of a surrogate pair must not stop a shard."""
     shape = json.loads(answer.decode("utf-8", "replace"))
     events = [
         _built(_Event, each, {"dynamodb": _built(_Change, each["dynamodb"], {})}) for each in shape["Records"]
@@ -192,7 +189,7 @@ def _keys(keys: Sequence[Raw]) -> Iterable[Raw]:
 
 @lru_cache(64)
 def _in_order(names: tuple[str, ...]) -> re.Pattern[bytes]:
-    """Matches keys, a line each, that are written as `_sorted_key` writes them; a table has one set of names."""
+    """Matches keys as `_sorted_key` writes them, a line each; a table has one set of names."""
     parts = [rb'"%b":\{"[SNB]":"[^"\\\n]*+"\}' % re.escape(name.encode()) for name in sorted(names)]
     one = rb"\{%b\}" % b",".join(parts)
     return re.compile(rb"%b(?:\n%b)*+" % (one, one))
@@ -300,7 +297,6 @@ def _plain_item(item: Raw) -> bytes:
 
 
 def _plain(value: Mapping[str, Raw]) -> Raw | bytes:
-    """An unknown kind stays as it is."""
     if len(value) == 1:
         for kind, text in value.items():
             if kind in _AS_IT_IS:

@@ -27,8 +27,6 @@ class SeenSchema:
 
 @dataclass(frozen=True, slots=True)
 class SeenRecord:
-    """`data` has no schema header, is uncompressed, and is JSON if its schema could be read."""
-
     shard_id: str
     sequence_number: str
     sub_sequence_number: int
@@ -40,7 +38,7 @@ class SeenRecord:
 
 
 def uncompressed(data: bytes) -> tuple[bytes, str | None]:
-    """And with what: `gzip` or `zlib`; unchanged, with None, if it is not wholly one of both, or too large."""
+    """And with what: `gzip` or `zlib`; None: it is not wholly one of both, or too large."""
     if data.startswith(_GZIP):
         kind, window = "gzip", _OF_GZIP
     elif len(data) > 2 and data[0] == _ZLIB_METHOD and int.from_bytes(data[:2]) % _ZLIB_CHECK == 0:
@@ -61,7 +59,7 @@ def uncompressed(data: bytes) -> tuple[bytes, str | None]:
 
 
 def json_of(value: object) -> bytes:
-    """What a schema's decoder gives: bytes become base64, other things that JSON lacks become text."""
+    """Bytes become base64, other things that JSON lacks become text."""
     options = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
     return orjson.dumps(value, _plain, options)
 
@@ -73,10 +71,7 @@ def _plain(value: object) -> object:
 
 
 def fields_of(data: bytes) -> dict[str, Any]:
-    """`data` as JSON, digit by digit, if it is an object or array; else as text, or `dataBase64`.
-
-    As `recordFilter` sees it, so that what it matches can be found again.
-    """
+    """As JSON, digit by digit, if it is an object or array; else as text, or `dataBase64`. So `recordFilter` sees it."""
     try:
         if type(orjson.loads(data)) in {dict, list}:
             return {"data": orjson.Fragment(data.translate(_LINE_FEEDS))}

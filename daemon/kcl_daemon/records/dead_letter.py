@@ -18,22 +18,22 @@ from kcl_protocol.messages import Record, RecordSchema
 class LetterCause(StrEnum):
     """The values are in letters and metrics."""
 
-    FAILED = "failed"  # children fail at it
+    FAILED = "failed"
     ATTEMPTS = "attempts"  # maxRecordAttempts
-    REJECTED = "rejected"  # the child said so
+    REJECTED = "rejected"
     EXPIRED = "expired"  # maxRecordAgeMillis
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One record that was not processed.
+    """One record.
 
     Args:
-        record: as given to the child; `data` is base64 text.
-        set_aside_ms: epoch milliseconds.
-        failures: how many children in a row failed at this record alone.
-        error: of the last child, or why it rejected the record.
-        stderr: the last child's last lines, oldest first.
+    record: as given to the child.
+    set_aside_ms: epoch milliseconds.
+    failures: how many children in a row failed at this record alone.
+    error: of the last child, or why it rejected the record.
+    stderr: its last lines, oldest first.
     """
 
     record: Record

@@ -1,8 +1,7 @@
-"""EventBridge's pattern language, as AWS Lambda filters the records of a Kinesis stream with it.
+"""EventBridge's pattern language, as AWS Lambda filters records with it.
 
-A pattern is compiled once. Matching takes time in proportion to pattern and event, whatever they hold:
-nothing is expanded, and wildcards need no regular expression. A large event may still take long, so a matcher
-is a generator that pauses now and then (`Work`).
+A pattern is compiled once. Matching takes time in proportion to pattern and event: nothing is expanded, and wildcards
+need no regular expression. A matcher is a generator that pauses now and then (`Work`).
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ import orjson
 Steps = Generator[None, None, bool]
 """Pauses, then whether it matches."""
 Matcher = Callable[[object, "Whole"], Steps]
-"""Gets a parsed value (`ABSENT`: there is none) and the whole event."""
+"""Of a parsed value (`ABSENT`: none) and the whole event."""
 Test = Callable[[object], bool]
-"""Gets a value that is neither an object nor an array."""
+"""Of a value that is neither an object nor an array."""
 
 ABSENT: Final = object()
 _NO_FIELDS: Final[dict[str, object]] = {}
@@ -35,11 +34,11 @@ _LONG_SHIFT: Final = 6
 
 
 class PatternError(ValueError):
-    """The message has the place, as `data.order.type[0]`, or line and column where it is no JSON."""
+    """The message has the place, as `data.order.type[0]`, or line and column."""
 
 
 class Work:
-    """What may be done until the next pause, about a microsecond for each unit."""
+    """About a microsecond for each unit."""
 
     __slots__ = ("left",)
 
@@ -52,7 +51,7 @@ class Work:
 
 
 class Whole:
-    """`has_value` remembers whether the paths that were asked for have a value."""
+    """`has_value`: of the paths that were asked for."""
 
     __slots__ = ("has_value", "value", "work")
 
@@ -64,13 +63,12 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A compiled part of a pattern.
+    """A part of a pattern.
 
     Args:
-        weight: how many tests are in it.
-        needles: a matching event has one of them in its JSON text, unless a backslash is in it; None: not
-            known.
-        may_be_absent: it may match where its field is missing.
+    weight: how many tests are in it.
+    needles: a matching event has one of them in its JSON text, unless a backslash is in it; None: not known.
+    may_be_absent: it may match where its field is missing.
     """
 
     matches: Matcher
@@ -124,11 +122,7 @@ def inner(place: str, key: str) -> str:
 
 
 def compiled(pattern: object, place: str, path: tuple[str, ...]) -> Condition:
-    """`pattern` is an object of fields or an array of values; `path` leads to it in an event.
-
-    Raises:
-        PatternError: a part of it is neither.
-    """
+    """An object of fields or an array of values; PatternError if a part of it is neither. `path` leads to it in an event."""
     if len(path) > _MAX_DEPTH or place.count(_OR) > _MAX_DEPTH:
         refuse(place, f"more than {_MAX_DEPTH} levels")
     if isinstance(pattern, dict):
@@ -163,7 +157,6 @@ def _object(pattern: Mapping[str, object], place: str, path: tuple[str, ...]) ->
 
 
 def alternatives(value: object, place: str) -> Iterator[tuple[object, str]]:
-    """The patterns of an `$or`, with their places."""
     if not isinstance(value, list) or len(value) < 2:
         refuse(place, "it takes an array of at least two patterns")
     for number, each in enumerate(cast("list[object]", value)):
@@ -200,7 +193,7 @@ def any_of(needles: Iterable[frozenset[bytes] | None]) -> frozenset[bytes] | Non
 
 
 def _object_matcher(fields: tuple[tuple[str | None, Matcher], ...], weight: int) -> Matcher:
-    """One element of an array must match with all fields. No key: the matcher is for the object itself."""
+    """One element of an array must match with all fields. No key: it is about the object itself."""
 
     def matches(found: object, event: Whole) -> Steps:
         is_array = type(found) is list
@@ -229,7 +222,7 @@ def _objects(values: list[object]) -> Iterator[object]:
 
 
 def _flat(values: list[object]) -> Iterator[object]:
-    """The array's elements and those of arrays in it. No recursion: a deeply nested event would break it."""
+    """Also elements of arrays in it. No recursion: a deeply nested event would break it."""
     stack = [iter(values)]
     while stack:
         for each in stack[-1]:
@@ -242,7 +235,7 @@ def _flat(values: list[object]) -> Iterator[object]:
 
 
 def _has_value(found: object, event: Whole, path: tuple[str, ...]) -> Steps:
-    """Asked once for an event, as elements of an array may all ask for it. Without a path it is about `found`."""
+    """Asked once for an event. Without a path it is about `found`."""
     if not path:
         return (yield from _looked_for(found, path, event.work))
     if event.has_value is None:
@@ -378,14 +371,13 @@ def _one_of(values: Sequence[object]) -> Test:
 
 
 def _needle(value: object) -> frozenset[bytes] | None:
-    """A number can be written in many ways."""
     if isinstance(value, str):
         return _text_needle(value)
     return None if _is_number(value) else frozenset((json.dumps(value).encode(),))
 
 
 def _text_needle(text: str, *, start: bool = True, end: bool = True) -> frozenset[bytes] | None:
-    """None for a text that JSON writes with a backslash, and for one that is too common to be of use."""
+    """None where JSON writes a backslash, or for what is too common to be of use."""
     if json.dumps(text, ensure_ascii=False) != f'"{text}"':
         return None
     try:

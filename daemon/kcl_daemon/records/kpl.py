@@ -1,8 +1,7 @@
 """Takes KPL aggregates apart, and makes them (KCL: AggregatorUtil, Messages.AggregatedRecord).
 
-A malformed aggregate is delivered unchanged. Unlike in KCL, one record of another shard does not drop the
-whole aggregate. The protobuf parser is hand-written: a second protobuf version in one process breaks
-applications.
+Unlike in KCL, one record of another shard does not drop the whole aggregate. The protobuf parser is hand-written: a
+second protobuf version in one process breaks applications.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _RECORD_TAGS: Final = frozenset({_KEY_INDEX, _HASH_INDEX, _DATA})
 # Some ten milliseconds of work.
 _CHUNK_BYTES: Final = 64 * 1024
 _LOW: Final = 0x7F
-_MORE: Final = 0x80  # more bytes follow
+_MORE: Final = 0x80
 _VARINT_BITS: Final = 64
 _WIRE_TYPE_BITS: Final = 3
 
@@ -85,7 +84,7 @@ _PLUS_4: Final = bytes(range(4, 256)) + bytes(4)
 
 
 def _parsed_in_c(message: bytes) -> Message | None:
-    """Cut at what looks like the head of a record or key. None if the lengths do not fit: parse otherwise."""
+    """Cut at what looks like a head. None if the lengths do not fit: parse otherwise."""
     parts = _RECORD_HEAD.split(message)
     table, sizes, bodies = _KEY_HEAD.split(parts[0]), b"".join(parts[3::4]), parts[4::4]
     keys = table[2::2]
@@ -100,7 +99,7 @@ def _parsed_in_c(message: bytes) -> Message | None:
 
 
 def parse(message: bytes) -> Message:
-    """For a small message. Raises MalformedAggregate if it is cut off or a field is missing."""
+    """MalformedAggregate if it is cut off or a field is missing."""
     if (found := _parsed_in_c(message)) is not None:
         return found
     tables: dict[int, list[bytes]] = {_PARTITION_KEY: [], _HASH_KEY: []}
@@ -117,7 +116,7 @@ def parse(message: bytes) -> Message:
 
 
 def parse_slowly(message: bytes) -> Generator[None, None, Message]:
-    """For a large message: pauses for other tasks, keeps no user record in memory."""
+    """Pauses for other tasks, keeps no user record in memory."""
     tables: dict[int, list[bytes]] = {_PARTITION_KEY: [], _HASH_KEY: []}
     count = 0
     try:
@@ -249,20 +248,19 @@ MAGIC: Final = b"\xf3\x89\x9a\xc2"
 _DIGEST_BYTES: Final = 16
 _MAX_HASH_DIGITS: Final = 39
 PIECE_BYTES: Final = 4 * 2**20
-"""Approximate size in a line; one user record may be longer."""
 _SMALL_BYTES: Final = 128 * 1024
 # Some ten milliseconds.
 _RECORDS_PER_TURN: Final = 10_000
 _KEYS_KEPT: Final = 4096
 
 OnMalformed = Callable[[str, str], None]
-"""Gets the reason and the sequence number."""
+"""Reason, sequence number."""
 
 OnOtherShard = Callable[[int, int, str], None]
-"""Gets the count, the total in the aggregate, the sequence number."""
+"""Count, total in the aggregate, sequence number."""
 
 OnBadKeys = Callable[[str, int, int, str], None]
-"""Gets the reason, and what `OnOtherShard` gets."""
+"""Reason, and as `OnOtherShard`."""
 
 
 class OtherShards(Protocol):
@@ -296,10 +294,9 @@ class Deaggregator:
     def __call__(self, record: AnyRecord) -> Iterator[Piece]:
         """The user records of this shard in order, or the record itself if it is no valid aggregate.
 
-        An empty piece means that the next one takes long. An explicit hash key that is no number counts as
-        none (aws-kinesis-agg of Node writes `undefined`). A user record whose key is missing gets the
-        aggregate's own partition key (KCL loses it and all that follow); if that is the first one, the
-        aggregate is delivered unchanged.
+        An empty piece: the next one takes long. An explicit hash key that is no number counts as none (aws-kinesis-agg of Node
+        writes `undefined`). Without its key, a user record gets that of the aggregate (KCL loses it and all that follow); if
+        it is the first one, the aggregate is delivered unchanged.
         """
         try:
             body = _message_of(record.data)
@@ -500,7 +497,6 @@ def _parsed_slowly(message: bytes) -> Generator[Piece, None, Message]:
         yield (), 0
 
 
-# Characters that JSON leaves as they are.
 _PLAIN: Final = bytes(range(0x20, 0x7F)).translate(None, b'"\\')
 
 
@@ -521,7 +517,6 @@ class Aggregate:
         return len(self._records)
 
     def added_bytes(self, partition_key: str, data: bytes) -> int:
-        """An upper bound."""
         return len(partition_key.encode()) + len(data) + _FIELDS_BYTES_MOST
 
     def add(self, partition_key: str, data: bytes) -> None:
@@ -536,13 +531,11 @@ class Aggregate:
         self.size_bytes += len(record)
 
     def data(self) -> bytes:
-        """Of one Kinesis record whose partition key is one of the keys."""
         keys = (part for key in self._keys for part in (b"\n", _number(len(key)), key))
         message = b"".join((*keys, *self._records))
         return b"".join((MAGIC, message, hashlib.md5(message, usedforsecurity=False).digest()))
 
 
-# Tags and lengths of a record and its key.
 _FIELDS_BYTES_MOST: Final = 32
 
 

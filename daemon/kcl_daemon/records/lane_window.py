@@ -1,11 +1,9 @@
-"""The records of a shard that its lanes have, and how far the shard is done (no counterpart in KCL).
+"""What the lanes of a shard have, and how far the shard is done (no counterpart in KCL).
 
-A lane is one of several children of a shard. The mark is the position that may be stored: the highest below
-which each lane has checkpointed all its records.
-
-A record goes through a lane in four steps: added, taken by the child, answered (processed), checkpointed.
-Answered records may lose their data (`shed`); then only their range is known, and if the child fails, the
-shard is read again from there (`rewind`, `reread_from`).
+A lane is one of several children. A record is added, taken by the child, answered (processed) and checkpointed. The mark
+is what may be stored: the highest position below which each lane has checkpointed all its records. Answered records may
+lose their data (`shed`); then only their range is known, and if the child fails, the shard is read again from there
+(`rewind`, `reread_from`).
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from kcl_protocol.sequence import LATEST, SHARD_END, ExtendedSequenceNumber
 
 Position = ExtendedSequenceNumber
 
-# Limits of the ranges that stand for answered records without data.
 _RANGE_RECORDS: Final = 100
 _MAX_RANGES: Final = 256
 
@@ -35,7 +32,7 @@ class NotOfThisLane(ValueError):
 
 @dataclass(slots=True)
 class _Entry:
-    """`before` is the position of the record before it in the shard, of any lane."""
+    """`before`: the position of the record before it in the shard, of any lane."""
 
     position: Position
     before: Position
@@ -53,14 +50,13 @@ class _Range:
 
 @dataclass(slots=True)
 class _Lane:
-    """What one child has.
+    """Of one child.
 
     Args:
-        checkpoint: its own; its records up to there are done.
-        last: the last record that was ever meant for it.
-        taken: the first so many of `entries`; `answered` likewise.
-        reread: where reading began anew for it; None: it has all its records.
-        reread_to: the last record that it has got again.
+    last: the last record that was ever meant for it.
+    taken: the first so many of `entries`; `answered` likewise.
+    reread: where reading began anew for it; None: it has all its records.
+    reread_to: the last record that it has got again.
     """
 
     checkpoint: Position
@@ -84,7 +80,7 @@ class _Lane:
 
 
 def key_hash(record: AnyRecord) -> int:
-    """32 bits, the same in all versions of this program. Without a key, that of the record's number."""
+    """The same in all versions of this program. Without a key, that of the number."""
     key = key_text(record)
     return crc32((record.sequence_number if key is None else key).encode("utf-8", "surrogatepass"))
 
@@ -113,7 +109,6 @@ class LaneWindow:
         self._previous = start
         self.size_bytes = 0
         self.answered_bytes = 0
-        """Of records that are answered and not checkpointed."""
 
     @property
     def mark(self) -> Position:
@@ -122,7 +117,7 @@ class LaneWindow:
 
     @property
     def held_back(self) -> tuple[Position, int] | None:
-        """The mark and the lane that holds it back; None: no lane has records that are not done."""
+        """The mark and the lane that holds it back; None: all is done."""
         found = ((before, number) for number, lane in enumerate(self._lanes) if (before := lane.before))
         return min(found, default=None)
 
@@ -149,7 +144,7 @@ class LaneWindow:
         return len(self._lanes)
 
     def not_done(self, lane: int) -> tuple[int, int]:
-        """Records that are not checkpointed, and the bytes kept of them."""
+        """Records, and the bytes kept of them."""
         mine = self._lanes[lane]
         return len(mine.entries) + sum(each.count for each in mine.ranges), mine.size_bytes
 
@@ -179,22 +174,19 @@ class LaneWindow:
 
     @property
     def oldest_s(self) -> float | None:
-        """When the oldest unanswered record arrived in the stream, monotonic."""
+        """Monotonic arrival of the oldest unanswered record."""
         first = (lane.entries[lane.answered] for lane in self._lanes if len(lane.entries) > lane.answered)
         return min(
             (each.facts.arrival_s(each.record.approximate_arrival_timestamp) for each in first), default=None
         )
 
     def first_key_hash(self, lane: int) -> int | None:
-        """Of its first unanswered record; None if its data is not here."""
+        """None if the record is not here."""
         mine = self._lanes[lane]
         return key_hash(mine.entries[mine.answered].record) if mine.answered < len(mine.entries) else None
 
     def add(self, batch: Batch) -> set[int]:
-        """The next records of the shard, all of one answer; returns the lanes that got some.
-
-        None are taken from `rewind` to `reread_from`: they are read again.
-        """
+        """All of one answer; returns the lanes that got some. From `rewind` to `reread_from` none is taken."""
         given: set[int] = set()
         for record in () if self._must_reread else batch.records:
             position = record.position
@@ -251,7 +243,6 @@ class LaneWindow:
             lane.reread = lane.reread_to = None
 
     def passed(self, position: Position) -> None:
-        """No record up to there was for any child, except those that were added."""
         if self._must_reread:
             return
         self._previous, self.high = position, max(self.high, position)
@@ -263,7 +254,7 @@ class LaneWindow:
             self._end_rereading()
 
     def take(self, lane: int, most_bytes: int, most_records: int) -> Batch | None:
-        """At least one record if there is one; as young as one of their answers says."""
+        """As young as one of their answers says."""
         mine, taken, size_bytes = self._lanes[lane], list[_Entry](), 0
         for entry in islice(mine.entries, mine.taken, mine.taken + most_records):
             if taken and size_bytes + entry.size_bytes > most_bytes:
@@ -287,7 +278,7 @@ class LaneWindow:
         mine.answered = mine.taken
 
     def checkpoint(self, lane: int, position: Position) -> None:
-        """Also called where its child is gone and a record was set aside. Raises NotOfThisLane."""
+        """Also of a record that was set aside. Raises NotOfThisLane."""
         mine = self._lanes[lane]
         if position <= mine.checkpoint:
             return
@@ -319,10 +310,7 @@ class LaneWindow:
         return entry
 
     def rewind(self, lane: int) -> bool:
-        """Its child is gone: what it has not checkpointed comes again.
-
-        True: some of it has to be read again, from `reread_from`.
-        """
+        """What its child has not checkpointed comes again. True: some of it has to be read again, from `reread_from`."""
         mine = self._lanes[lane]
         if not mine.ranges and mine.reread is None:
             for entry in islice(mine.entries, mine.answered):
@@ -338,14 +326,14 @@ class LaneWindow:
         return True
 
     def reread_from(self) -> Position | None:
-        """The next records added come from there. None: nothing is read again."""
+        """None: nothing is read again."""
         starts = [lane.reread for lane in self._lanes if lane.reread is not None]
         self._must_reread = False
         self._previous = min(starts, default=self.high)
         return min(starts, default=None)
 
     def shed(self, most_bytes: int) -> None:
-        """Forget the data of answered records, the oldest of each lane first, until so much is left."""
+        """Forget the data of answered records, the oldest of each lane first."""
         while self.answered_bytes > most_bytes:
             for lane in self._lanes:
                 if lane.answered:

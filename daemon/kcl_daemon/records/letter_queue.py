@@ -11,10 +11,10 @@ BATCH_BYTES_MOST: Final = 1024**2
 
 
 class LetterQueue:
-    """Which letters of a shard a program is given next; in the order of their records.
+    """Which letters of a shard a program is given next, in the order of their records.
 
-    A letter is done once a checkpoint covers it, or its child has ended well. What else a child had in hand
-    when it failed is given to the next child again, each letter of the last batch alone.
+    A letter is done once a checkpoint covers it, or its child has ended well. All else is given to the next child again, each
+    letter of the last batch alone.
     """
 
     def __init__(self, letters: Sequence[StoredLetter], *, batch_most: int, tries_most: int) -> None:

@@ -31,13 +31,13 @@ class BadPlace:
 
 @dataclass(frozen=True, slots=True)
 class StoredLetter:
-    """A letter in a source.
+    """In a source.
 
     Args:
-        letter: its `data` and `stderr` are empty in a `head`.
-        data_at: `s3://BUCKET/KEY`, if the data is not in the line.
-        place: where it is, for people.
-        handle: where it is, for its source.
+    letter: its `data` and `stderr` are empty in a `head`.
+    data_at: `s3://BUCKET/KEY`, if the data is not in the line.
+    place: for people.
+    handle: for its source.
     """
 
     letter: DeadLetter
@@ -48,7 +48,7 @@ class StoredLetter:
 
     @property
     def name(self) -> str:
-        """The same for each copy of a letter."""
+        """The same for each copy."""
         letter = self.letter
         return f"{letter.application_name}/{letter.stream_name}/{letter.shard_id}/{self.position_text}"
 
@@ -84,7 +84,7 @@ class StoredLetter:
 
 
 class LetterSource(Protocol):
-    """Where letters are. All methods raise AwsError, DeadLetterNotStored or LettersUnusable."""
+    """All methods raise AwsError, DeadLetterNotStored or LettersUnusable."""
 
     def scan(self) -> AsyncIterator[StoredLetter | BadPlace]:
         """Heads, in any order."""
@@ -156,7 +156,6 @@ def looks_like_letter(fields: Mapping[str, object]) -> bool:
 
 
 def fields_of(line: bytes) -> dict[str, Any]:
-    """BadLetter if the line is no JSON object."""
     try:
         try:
             fields: Any = orjson.loads(line)
@@ -192,10 +191,7 @@ def data_length(data: object) -> int:
 
 
 def parse_letter(line: bytes, place: str, data_at: str | None = None) -> StoredLetter:
-    """A line as `DeadLetter.line` writes it; unknown fields are ignored.
-
-    `data_at` is for a line without data and `dataAt`.
-    """
+    """As `DeadLetter.line` writes it; unknown fields are ignored. `data_at` is for a line without data and `dataAt`."""
     fields = fields_of(line)
     if missing := [name for name in _REQUIRED if name not in fields]:
         raise BadLetter(f"it has no {', '.join(missing)}: not a dead letter")
@@ -233,7 +229,6 @@ def record_of(fields: Mapping[str, Any], data: str) -> Record:
 
 
 def unwrapped(body: str) -> bytes:
-    """The message in a notification of SNS; any other body as it is."""
     if '"Notification"' in body:
         try:
             fields = orjson.loads(body)
@@ -299,7 +294,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of a replayed letter; `letter` is its name."""
+    """`letter` is a name."""
 
     letter: str
     set_aside_ms: int
@@ -318,12 +313,12 @@ class Receipt:
         return json.dumps(fields, separators=(",", ":")).encode("ascii")
 
     def is_done(self, stored: StoredLetter) -> bool:
-        """False for a letter that was set aside again since."""
+        """False if it was set aside again since."""
         return self.outcome is Outcome.DONE and stored.letter.set_aside_ms <= self.set_aside_ms
 
 
 def receipts_of(lines: Iterable[bytes]) -> Iterator[Receipt]:
-    """Half a line is passed over: a power loss leaves one, and its letter is given once more."""
+    """A power loss leaves half a line: it is passed over, and its letter is given once more."""
     for line in lines:
         try:
             fields = fields_of(line)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, overload
 
 from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder, Encoder
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 import kcl_protocol
 from kcl_daemon.records.base64_text import BASE64, FAST_FROM_BYTES, HAS_FAST
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 RECORD_OVERHEAD_BYTES: Final = 320
 LINE_BYTES: Final = 8 * 2**20
 """Maximum line of user records from aggregates; one record may be longer."""
-# Of aggregates, taken apart in some ten milliseconds.
 SLICE_BYTES: Final = 2**20
 # The rest of a record in a line, except the sequence number.
 LINE_OVERHEAD_BYTES: Final = 320
@@ -44,7 +43,7 @@ class RawRecord(Struct, gc=False, rename="camel"):
 
     Args:
         data: base64 text.
-        partition_key: may hold non-ASCII characters, as UTF-8 or escaped; null if the producer gave none.
+        partition_key: as UTF-8 or escaped; null if the producer gave none.
         approximate_arrival_timestamp: epoch milliseconds.
         sub_sequence_number: index inside a KPL aggregate, else 0.
     """
@@ -63,7 +62,7 @@ class RawRecord(Struct, gc=False, rename="camel"):
 
 
 class UserRecord(Struct, gc=False, rename="camel"):
-    """Of a KPL aggregate or a change of a table, as a `RawRecord`, but base64 is left to the encoder of the line."""
+    """Of a KPL aggregate or a change of a table; base64 is left to the encoder of the line."""
 
     body: bytes = field(name="data")
     partition_key: Raw
@@ -74,7 +73,6 @@ class UserRecord(Struct, gc=False, rename="camel"):
 
     @property
     def data(self) -> Raw:
-        """Encoded anew by each call."""
         return BASE64.encoded(self.body)
 
     @property
@@ -83,6 +81,7 @@ class UserRecord(Struct, gc=False, rename="camel"):
 
 
 AnyRecord = RawRecord | UserRecord
+_OWN_FIELDS: Final = len(RawRecord.__struct_fields__)
 MakeUserRecord = Callable[[bytes, Raw, str, int | None, int], AnyRecord]
 
 
@@ -110,27 +109,11 @@ class SchemaRecord(RawRecord, gc=False, rename="camel"):
 
     @classmethod
     def of(cls, record: AnyRecord, data: Raw, schema: SchemaTexts) -> SchemaRecord:
-        return cls(
-            data,
-            record.partition_key,
-            record.sequence_number,
-            record.approximate_arrival_timestamp,
-            record.sub_sequence_number,
-            record.action,
-            schema.name,
-            schema.version_id,
-            schema.data_format,
-            schema.definition,
-        )
+        return cls(data, *astuple(record)[1:_OWN_FIELDS], *astuple(schema))
 
 
 class UserRecords(Sequence[AnyRecord]):
-    """Of one aggregate, as columns; a record is made when it is looked at.
-
-    Args:
-        keys: quoted JSON without its quotes.
-        make: see `user_record_type`.
-    """
+    """Of one aggregate, as columns; `keys` are quoted JSON without its quotes. A record is made when it is looked at."""
 
     __slots__ = ("_make", "_outer", "bodies", "keys", "sub_numbers")
 
@@ -229,7 +212,7 @@ _COPIED_TOGETHER: Final = 256
 
 
 class Payload:
-    """Records in one of their forms. What is known of them beside is a matter of `Batch`."""
+    """Records in one of their forms; what is known of them beside is in `Batch`."""
 
     __slots__ = ("_known_bytes", "records", "size_bytes")
 
@@ -246,7 +229,7 @@ class Payload:
 
     @classmethod
     def of_line(cls, line: bytes) -> tuple[Payload, int | None]:
-        """A `processRecords` line, or a frame; the records keep it in memory. Each becomes the same text again."""
+        """Of a line, or a frame, which the records keep in memory. Each becomes the same text again."""
         if line.startswith(FRAME_START):
             frame, behind_ms = kcl_protocol.decode_frame(line)
             return _Expanded([list(map(_of_row, frame.rows()))], len(line)), behind_ms
@@ -272,22 +255,19 @@ class Payload:
 
     @property
     def first_arrival_ms(self) -> int | None:
-        """IndexError if there is none."""
         return self._record(0).approximate_arrival_timestamp
 
     @property
     def last_arrival_ms(self) -> int | None:
-        """IndexError if there is none."""
         return self._record(-1).approximate_arrival_timestamp
 
     @property
     def last(self) -> ExtendedSequenceNumber:
-        """IndexError if there is none."""
         return self._record(-1).position
 
     @property
     def span_ms(self) -> int:
-        """Between the arrivals of the first and the last record; 0 where that is not known."""
+        """From the first record to the last; 0 where that is not known."""
         if not self:
             return 0
         first_ms, last_ms = self.first_arrival_ms, self.last_arrival_ms
@@ -303,13 +283,12 @@ class Payload:
         return self._known_bytes
 
     def _counted_bytes(self) -> int:
-        """In C, and once: this is in the record path."""
         texts = [record.data for record in self.records]
         if self.size_bytes < _SHORT_BYTES * len(texts):
             return _bytes_of_short(texts)
         try:
             padding = bytes(chain.from_iterable(map(_padding_at, texts, repeat(-3)))).count(b"=")
-        except struct.error:  # some have no data
+        except struct.error:
             return sum(map(data_bytes_of, self.records))
         return (sum(map(len, texts)) - 2 * len(texts)) * 3 // 4 - padding
 
@@ -327,7 +306,6 @@ class Payload:
         return self
 
     def some(self, records: Sequence[AnyRecord]) -> Payload:
-        """Of its own."""
         return Payload(records, self.size_bytes)
 
     @property
@@ -342,26 +320,23 @@ class Payload:
 
     @staticmethod
     def only(records: Sequence[AnyRecord]) -> Payload:
-        """Records that do not keep in memory what they came in."""
+        """Records that keep nothing else in memory."""
         for record in records:
             detach(record)
         texts = sum(4 * data_bytes_of(record) // 3 + len(record.partition_key) for record in records)
         return _Expanded([records], texts + LINE_OVERHEAD_BYTES * len(records))
 
-    def expanded(
-        self, split: Split, max_bytes: int = LINE_BYTES, slice_bytes: int = SLICE_BYTES
-    ) -> Iterator[Payload]:
-        """Replace each possible KPL aggregate by the pieces of `split`; yield parts as they are consumed.
-
-        A part is at most `max_bytes`, and comes from at most `slice_bytes` of base64 data; one piece or record
-        may exceed both. An empty part means that the next one takes long.
-        """
-        return (part for part, _ in self.opened(split, max_bytes, slice_bytes))
+    def expanded(self, split: Split, **limits: int) -> Iterator[Payload]:
+        return (part for part, _ in self.opened(split, **limits))
 
     def opened(
         self, split: Split, max_bytes: int = LINE_BYTES, slice_bytes: int = SLICE_BYTES
     ) -> Iterator[tuple[Payload, bool]]:
-        """As `expanded`, and whether it is the last part."""
+        """Replace each possible KPL aggregate by the pieces of `split`: parts as they are consumed, and whether it is the last.
+
+        A part is at most `max_bytes`, and comes from at most `slice_bytes` of base64 data; one piece or record may exceed
+        both. An empty part means that the next one takes long.
+        """
         if not self._looks_aggregated():
             yield self, True
             return
@@ -395,7 +370,7 @@ class Payload:
         return _encoded(list(map(_in_ascii, self.records)), millis_behind_latest, complete_ms)
 
     def frame(self, millis_behind_latest: int | None, complete_ms: int | None = None) -> bytes:
-        """For a child that takes frames. A line if there are no records, or one that fits in no frame."""
+        """A line if there are no records, or one that fits in no frame."""
         if self:
             try:
                 return kcl_protocol.encode_frame(self._columns(), millis_behind_latest, complete_ms)
@@ -431,7 +406,7 @@ class Payload:
 
 
 class _Expanded(Payload):
-    """Holds user records of aggregates, too, in runs."""
+    """Also user records of aggregates, in runs."""
 
     __slots__ = ("_records", "_runs")
 
@@ -538,14 +513,7 @@ def _of_row(row: Row) -> AnyRecord:
 def _without_defaults(record: SchemaRecord) -> RawRecord:
     if record.schema_name is not NULL:
         return record
-    return RawRecord(
-        record.data,
-        record.partition_key,
-        record.sequence_number,
-        record.approximate_arrival_timestamp,
-        record.sub_sequence_number,
-        record.action,
-    )
+    return RawRecord(*astuple(record)[:_OWN_FIELDS])
 
 
 def key_text(record: AnyRecord) -> str | None:
@@ -553,14 +521,14 @@ def key_text(record: AnyRecord) -> str | None:
 
 
 def detach(record: AnyRecord) -> None:
-    """The answer or line that it came in would stay in memory as long as one of its records."""
+    """Else what it came in stays in memory as long as it does."""
     record.partition_key = record.partition_key.copy()
     if isinstance(record, RawRecord):
         record.data = record.data.copy()
 
 
 def line_bytes(record: AnyRecord) -> int:
-    """Approximate, rather too high."""
+    """Rather too high."""
     return len(record.data) + len(record.partition_key) + LINE_OVERHEAD_BYTES
 
 
@@ -575,7 +543,6 @@ def _looks_aggregated(record: AnyRecord) -> bool:
 def _encoded(
     records: Sequence[AnyRecord], millis_behind_latest: int | None, complete_ms: int | None
 ) -> bytes:
-    # What comes from Kinesis needs no look at each record.
     if (fast := BASE64.fast_encode) and records and all(map(isinstance, records, repeat(UserRecord))):
         records = _in_base64(records, fast)
     # A list, because msgspec 0.22 leaks other iterators. Adds the LF without a copy.
@@ -596,7 +563,7 @@ def _in_base64(records: Sequence[AnyRecord], encode: Callable[[bytes], bytes]) -
 
 
 def _in_ascii(record: AnyRecord) -> AnyRecord:
-    """Children read stdin in the encoding of their locale."""
+    """Children read in the encoding of their locale."""
     if bytes(record.partition_key).isascii():
         return record
     return replace(record, partition_key=_quoted(_text(record.partition_key)))
@@ -613,12 +580,7 @@ def _key(text: str | None) -> Raw:
 def _schema(record: AnyRecord) -> RecordSchema | None:
     if not isinstance(record, SchemaRecord):
         return None
-    return RecordSchema(
-        _text(record.schema_name),
-        _text(record.schema_version_id),
-        _text(record.schema_data_format),
-        _text(record.schema_definition),
-    )
+    return RecordSchema(*map(_text, astuple(record)[_OWN_FIELDS:]))
 
 
 def _text(raw: Raw) -> str:
@@ -630,7 +592,6 @@ def _text(raw: Raw) -> str:
 
 
 def user_record_type(size_bytes: int, count: int) -> MakeUserRecord:
-    """What is cheaper for `count` records of an aggregate."""
     return _encoded_record if HAS_FAST and size_bytes >= FAST_FROM_BYTES * count else UserRecord
 
 

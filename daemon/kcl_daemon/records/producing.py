@@ -29,7 +29,7 @@ class BadLine(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`place` is for people: `line 7`, `orders.txt, line 7`."""
+    """`place` is for people: `orders.txt, line 7`."""
 
     place: str
     data: bytes
@@ -44,8 +44,6 @@ class KeyedLine:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record of a request; several lines are an aggregate."""
-
     partition_key: str
     data: bytes
     lines: Sequence[KeyedLine]
@@ -70,7 +68,7 @@ class OpenShard(Protocol):
 
 
 def key_in(data: bytes, path: Sequence[str]) -> str:
-    """A number as it is written. BadLine if there is none."""
+    """A number as it is written."""
     name = ".".join(path)
     try:
         # As text, because 1.10 must not become 1.1.
@@ -100,7 +98,6 @@ def checked(line: Line, *, in_base64: bool) -> Line:
 
 
 def keyed(line: Line, partition_key: str, *, packed: bool) -> KeyedLine:
-    """`packed`: its data is gzipped."""
     if not 1 <= len(partition_key) <= KEY_CHARACTERS_MOST:
         raise BadLine(f"its key has {len(partition_key)} characters; 1 to {KEY_CHARACTERS_MOST} are possible")
     try:
@@ -122,7 +119,7 @@ def plain(lines: Iterable[KeyedLine]) -> Iterator[Entry]:
 
 
 def aggregated(lines: Iterable[KeyedLine], shards: Sequence[OpenShard]) -> Iterator[Entry]:
-    """Lines of one shard together, in order. A large or lone one is a record of its own, as with the KPL."""
+    """Of one shard, in order. A large or lone line is a record of its own, as with the KPL."""
     filling: dict[str, tuple[Aggregate, list[KeyedLine]]] = {}
     for line in lines:
         shard_id = shard_of(line, shards)
@@ -148,13 +145,13 @@ def _entry(aggregate: Aggregate, lines: Sequence[KeyedLine]) -> Entry:
 
 
 def shard_of(line: KeyedLine, shards: Sequence[OpenShard]) -> str:
-    """Empty if none has it: the list was made in the middle of a reshard."""
+    """Empty in the middle of a reshard."""
     hashed = hash_of_key(line.partition_key.encode())
     return next((each.shard_id for each in shards if _has(each.hash_range, hashed)), "")
 
 
 def strays(entry: Entry, hash_range: HashRange) -> list[KeyedLine]:
-    """Lines of an aggregate whose shard is another since a reshard: consumers of the shard that has it drop them."""
+    """Lines of an aggregate whose shard is another since a reshard: consumers drop them."""
     if len(entry.lines) == 1:
         return []
     return [line for line in entry.lines if not _has(hash_range, hash_of_key(line.partition_key.encode()))]
@@ -186,7 +183,7 @@ def requests(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 
 class Lines:
-    """Of a line beyond `RECORD_BYTES_MOST` only the beginning is kept, enough to refuse it."""
+    """Of a line beyond `RECORD_BYTES_MOST` only the beginning is kept, to refuse it."""
 
     def __init__(self, name: str = "") -> None:
         self._before = f"{name}, " if name else ""
@@ -194,7 +191,6 @@ class Lines:
         self._rest = bytearray()
 
     def fed(self, piece: bytes) -> list[Line]:
-        """Without a line feed or CR LF."""
         *ended, rest = piece.split(b"\n")
         found: list[Line] = []
         for part in ended:
@@ -204,7 +200,6 @@ class Lines:
         return found
 
     def end(self) -> list[Line]:
-        """A last line without a line feed."""
         return [self._line()] if self._rest else []
 
     def _keep(self, part: bytes) -> None:

@@ -43,7 +43,6 @@ _BACKSLASH: Final = b"\\"
 # They stay in the cache of the processor meanwhile.
 _DECODED_AT_ONCE: Final = 64
 _LARGE: Final = 64 * 1024
-# Parsed in a microsecond or two.
 _PARSED_SHIFT: Final = 6
 _SCHEMA_VERSION: Final = "1.0"
 
@@ -105,7 +104,7 @@ def _parsed(body: bytes) -> object:
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """`needles`: as in `Condition`. `of_changes`: only a change of a table has such fields."""
+    """As in `Condition`. `of_changes`: only a change of a table has such fields."""
 
     matches: Callable[[_Event], Steps]
     needs_data: bool
@@ -198,7 +197,7 @@ def _of_data(value: object, place: str) -> _Pattern:
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """`text` is what the property says. Two of the same text are equal."""
+    """Two of the same text are equal."""
 
     text: str
     _patterns: tuple[_Pattern, ...] = field(repr=False, compare=False)
@@ -251,7 +250,7 @@ class RecordFilter:
 
 
 def _likely(bodies: Sequence[bytes], needles: frozenset[bytes] | None) -> Iterable[int]:
-    """In C: without a backslash, texts stand in JSON as they are. Most records end here, unparsed."""
+    """In C: without a backslash, texts stand in JSON as they are. Most records end here."""
     if needles is None:
         return range(len(bodies))
     has_any = map(contains, bodies, repeat(_BACKSLASH))
@@ -297,7 +296,7 @@ def _bodies(records: Sequence[AnyRecord]) -> Sequence[bytes]:
 
 
 def _decoded(record: AnyRecord) -> bytes:
-    """Nothing where the data is not base64; such data does not come from Kinesis."""
+    """Nothing where it is not base64."""
     try:
         return BASE64.decoded(record.data)
     except ValueError:

@@ -1,7 +1,7 @@
 """The header of the Glue Schema Registry in front of a record's data.
 
-18 bytes: 3, then 0 (plain) or 5 (zlib), then the UUID of the schema version. That is exactly 24 characters of
-base64, so plain data need not be decoded.
+18 bytes: 3, then 0 (plain) or 5 (zlib), then the UUID of the schema version: exactly 24 characters of base64, so plain
+data need not be decoded.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def header(text: bytes) -> Header | None:
 
 
 def payload(data: Raw, head: Header) -> Raw:
-    """What follows the header, unpacked, as JSON text. UnreadablePayload if that fails or is too large."""
+    """As JSON text. UnreadablePayload if it cannot be unpacked or is too large."""
     if head.is_packed:
         return BASE64.encoded(_unpacked(_bytes(data)[_HEADER_BYTES:]))
     view = memoryview(data)

@@ -1,8 +1,8 @@
-"""How often one shard is read with `idleTimeBetweenReadsInMillis=auto`. Pure.
+"""How often one shard is read with `idleTimeBetweenReadsInMillis=auto`.
 
-A shard may be read five times a second by all applications together, and nobody tells them of each other. A refused
-read is the only sign: each of them then reads less often, the more the more often it reads, and slowly returns. So
-they end at equal shares. The numbers were chosen by simulation.
+A shard may be read five times a second by all applications together, and a refused read is the only sign of others: each
+then reads less often, the more the more often it reads, and slowly returns. So they end at equal shares. The numbers were
+chosen by simulation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SLOWEST: Final = (1 + _SPREAD / 2) / _LONGEST_S
 
 @dataclass(frozen=True, slots=True)
 class AutoPace:
-    """What was learned of one shard.
+    """Of one shard.
 
     Args:
         empties: answers in a row without records, at the tip.
@@ -59,10 +59,10 @@ class AutoPace:
         return min(_FASTEST, self.rate * (1 + _GROWTH * since_s) + _LATE_GROWTH * since_s**3)
 
     def idle_s(self, chance: float) -> float:
-        """Seconds from one read at the tip to the next, if the shard is ours alone. `chance` is 0 to 1."""
+        """From one read at the tip to the next, if the shard is ours alone. `chance` is 0 to 1."""
         return min(_LONGEST_S, _SHORTEST_S * _LONGER**self.empties * (1 + _SPARE * chance))
 
     def share_s(self, now_s: float, chance: float) -> float:
-        """Seconds that other applications need between two of our reads; 0: nothing is known of others."""
+        """What others need between two of our reads; 0: nothing is known of others."""
         rate = self.reads_per_s(now_s)
         return 0.0 if rate >= _FASTEST else max(_SHORTEST_S, (1 + _SPREAD * (chance - 0.5)) / rate)

@@ -23,8 +23,8 @@ class _Gathered:
     """Of a batch that is not made yet.
 
     Args:
-        since_s: when it was gathered, monotonic.
-        held_bytes: memory of all that was read at once, which is given back with its last part.
+        since_s: monotonic.
+        held_bytes: memory of all that was read at once; given back with its last part.
     """
 
     batch: Batch
@@ -33,10 +33,7 @@ class _Gathered:
 
 
 class BatchWindow:
-    """A `ShardReader` over another one, whose batches are not encoded.
-
-    What is gathered counts against the worker's limit; when another shard needs the room, it is delivered.
-    """
+    """Over a reader whose batches are not encoded. When another shard needs the room, what is gathered is delivered."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ _PATIENCE_S: Final = 5.0
 
 
 class Reservation:
-    """The owner must call `release`, at the end of the consumer that `invariants` are of at the latest."""
+    """The owner calls `release`, at the end of the consumer that `invariants` are of at the latest."""
 
     __slots__ = ("_budget", "_invariants", "released", "size_bytes")
 
@@ -39,7 +39,7 @@ class Reservation:
         return self._budget.has_waiting
 
     def resize(self, size_bytes: int) -> None:
-        """Never waits, even if this exceeds the budget."""
+        """Never waits, even above the limit."""
         if not self.released:
             difference, self.size_bytes = size_bytes - self.size_bytes, size_bytes
             self._budget.change(difference)
@@ -102,10 +102,9 @@ class ByteBudget:
     ) -> Reservation:
         """Wait until the budget has room. A cancelled call reserves nothing.
 
-        Shards whose child waits go first, else first come, first served. If the child waits, the first shard
-        in the queue is admitted after some seconds even above the limit. Correct the expected `size_bytes`
-        with `Reservation.resize`. `holding` is kept meanwhile: where all that is reserved is held by shards
-        that wait here, one of them is admitted.
+        Shards whose child waits go first, else first come, first served. If the child waits, the first shard in the queue is
+        admitted after some seconds even above the limit. `holding` is kept meanwhile: where all that is reserved is held by
+        shards that wait here, one of them is admitted.
         """
         if not self._waiting and self._fits(size_bytes, is_child_waiting=is_child_waiting()):
             return self.take(size_bytes, invariants=invariants)
@@ -136,10 +135,7 @@ class ByteBudget:
         *,
         invariants: Invariants | None = None,
     ) -> Reservation:
-        """Reserve without waiting, even above the limit.
-
-        `shrink` is called, and may `resize` it, whenever somebody has to wait.
-        """
+        """Even above the limit. `shrink` is called, and may `resize` it, whenever somebody has to wait."""
         self._reserved_bytes += size_bytes
         reservation = Reservation(self, size_bytes, invariants or Invariants())
         if shrink is not None:
@@ -171,7 +167,7 @@ class ByteBudget:
         return self._reserved_bytes == 0 or self._reserved_bytes + size_bytes <= max_bytes
 
     def _all_wait(self) -> bool:
-        """Whether nothing comes back unless one of the waiting is admitted."""
+        """Nothing comes back unless one of the waiting is admitted."""
         return self._reserved_bytes == sum(waiter.holding_bytes for waiter in self._waiting)
 
     def _is_first(self, waiter: _Waiter) -> bool:

@@ -18,7 +18,6 @@ from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef
 from kcl_daemon.records.payload import AnyRecord, Payload
 
 AUTO: Final = "AUTO"
-# For all shards of a worker together.
 _PAUSE_S: Final = 1.0
 _LASTS_S: Final = 60.0
 _ANSWER_S: Final = 10.0
@@ -45,7 +44,7 @@ class Distribution:
         return self._tried_s == -inf
 
     def kept(self, record: AnyRecord, received_s: float) -> bool | None:
-        """Whether the records of other shards in it are delivered; None: it must be asked first."""
+        """Whether the records of other shards in it are delivered; None: ask first."""
         now_s = self._clock.monotonic()
         if now_s < max(self._auto_until_s, self._doubt_until_s):
             return True
@@ -55,7 +54,7 @@ class Distribution:
         return None if self._answered_s < received_s else since_ms is None
 
     async def ask(self, received_s: float) -> None:
-        """Return when it was asked after that time; also if there was no answer."""
+        """Returns when it was asked after that time; also if there was no answer."""
         clock = self._clock
         async with self._lock:
             if self._answered_s >= received_s or clock.monotonic() < self._doubt_until_s:
@@ -90,7 +89,7 @@ class Distribution:
 
 
 class Strays:
-    """For one reader: `Deaggregator` asks it about the aggregates of an answer, one answer after the other."""
+    """Of one reader; `Deaggregator` asks it about the aggregates of an answer."""
 
     def __init__(self, distribution: Distribution, clock: Clock) -> None:
         self._distribution = distribution
@@ -99,11 +98,10 @@ class Strays:
         self._must_ask = False
 
     def received(self) -> None:
-        """What is asked about from now on was received before now."""
         self._received_s = self._clock.monotonic()
 
     def kept(self, record: AnyRecord) -> bool | None:
-        self._must_ask |= self._distribution.is_new  # the sooner, the less is in doubt
+        self._must_ask |= self._distribution.is_new
         return self._distribution.kept(record, self._received_s)
 
     def ask(self) -> None:

@@ -15,7 +15,7 @@ BYTES_PER_S: Final = 2 * 2**20 / 5
 FIRST_RECORDS: Final = 2
 GROWTH: Final = 4
 RECORDS_MOST: Final = 1000
-"""What a shard takes in a second. More would not be quicker, and records may suddenly be large."""
+"""More would not be quicker, and records may suddenly be large."""
 _LONGEST_PAUSE_S: Final = 30.0
 _DOUBLINGS_MOST: Final = 10
 
@@ -30,7 +30,7 @@ class FairShare:
     refusals: int = 0
 
     def answered(self, records: int, data_bytes: int) -> FairShare:
-        """`data_bytes`: of data and keys, as the service counts them."""
+        """As the service counts them: data and keys."""
         pause_s = max(READ_EVERY_S, data_bytes / BYTES_PER_S)
         if not records:
             return replace(self, pause_s=pause_s, refusals=0)

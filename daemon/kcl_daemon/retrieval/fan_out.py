@@ -77,17 +77,14 @@ _ADVICE_TIP: Final = "without it, windows over this shard wait while it is quiet
 
 @dataclass(frozen=True, slots=True)
 class _FailedAttempt:
-    """Raised again for all callers until `until_s` (monotonic)."""
+    """Raised for all callers until `until_s` (monotonic)."""
 
     error: AwsError
     until_s: float
 
 
 class ConsumerRegistration:
-    """Finds or registers the consumer of a stream, for all shards of the worker.
-
-    Unlike KCL it never gives up for good: a later call tries again.
-    """
+    """Of a stream, for all shards of the worker. Unlike KCL it never gives up for good."""
 
     def __init__(
         self,
@@ -112,20 +109,15 @@ class ConsumerRegistration:
         self._failed: _FailedAttempt | None = None
 
     async def arn(self) -> str:
-        """The ARN of a consumer that is, or was, ACTIVE. Cancelling is safe.
-
-        Raises:
-            AwsError: there is none now; this has been logged.
-        """
+        """Of a consumer that is, or was, ACTIVE; AwsError if there is none now, which has been logged. Cancelling is safe."""
         async with self._lock:
             if self._arn is None:
                 self._arn = await self._found()
             return self._arn
 
     async def exists(self, arn: str) -> bool:
-        """AwsError if that is not known.
+        """AwsError if that is not known. A lost consumer is registered again by `arn`, unless its ARN is configured.
 
-        A lost consumer is found or registered again at the next `arn` call, unless its ARN is configured.
         Another shard may have done so since `arn` was in use.
         """
         if self._arn != arn:
@@ -173,7 +165,7 @@ class ConsumerRegistration:
         )
 
     async def _registered(self, named: ConsumerName) -> None:
-        """Another worker may register it at the same time."""
+        """Another worker may do so at the same time."""
         try:
             consumer = await self._fan_out.register_consumer(named)
         except Unavailable:
@@ -286,10 +278,9 @@ class FanOutReader(BufferedReader):
             tasks.cancel_scope.cancel()
 
     async def _ask(self) -> None:
-        """Tell the child now and then until when it has all.
+        """Tell a relay now and then until when it has all.
 
-        An event does not show when it was sent: it may have waited in a buffer while this process stood still. A read
-        is no older than its request.
+        An event does not show when it was sent: it may have waited in a buffer. A read is no older than its request.
         """
         refused = False
         while True:
@@ -368,7 +359,7 @@ class FanOutReader(BufferedReader):
             self._tip = pushed.continuation if pushed.millis_behind_latest == 0 else None
             # An event says nothing of its age, which only a new subscription limits.
             seems_beyond = self._source.is_beyond(pushed.millis_behind_latest, self._clock.wall_ms())
-            del pushed  # frees its body
+            del pushed
             if seems_beyond:
                 return False
         return False
@@ -466,7 +457,6 @@ class FanOutReader(BufferedReader):
                 self._continuation = self._last_sequence_number
                 self._source.memory.idle_after = None  # `idle_until_s` stays valid
             case _:
-                # A single break is normal.
                 log_event = self._log.info if self._failures == 1 else self._log.warning
                 log_event("subscription_broken", error=str(error), failures=self._failures)
 

@@ -1,4 +1,4 @@
-"""The stage of a stream with a `recordFilter`: what does not match is not delivered, and the position goes on."""
+"""The stage of a `recordFilter`: what does not match is not delivered, and the position goes on."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 
 
 class ShardFilter:
-    """Of one reader. Schemas are resolved before it: it sees data without a header."""
+    """Of one reader. `at`: how far records were looked at."""
 
     def __init__(self, record_filter: RecordFilter, skipped: SkippedRecords | None = None) -> None:
         self._filter = record_filter
         self._skipped = skipped
         self.at: ExtendedSequenceNumber | None = None
-        """How far records were looked at."""
         self._told: ExtendedSequenceNumber | None = None
 
     def filtered(self, parts: Parts) -> Parts:
@@ -36,10 +35,7 @@ class ShardFilter:
         return batch.holding(kept)
 
     def passed(self) -> Passed | None:
-        """What the child's side is told after an answer that gave it nothing; None: nothing new.
-
-        Records that come after the last one of a batch are told of with the next answer, if it gives nothing.
-        """
+        """After an answer that gave nothing; None: nothing new. What follows the last record that was given is told of then."""
         if self.at is None or self.at == self._told:
             return None
         self._told = self.at

@@ -1,7 +1,7 @@
-"""Reads one shard by polling, a bounded way ahead of its child (KCL: PrefetchRecordsPublisher).
+"""Reads one shard by polling (KCL: PrefetchRecordsPublisher).
 
-Retries forever and reports the reason in `trouble`. Unlike KCL (KinesisSleepTimeController), a shard with
-more data is read again at once, up to the service's five reads and 2 MiB a second per shard.
+Unlike KCL (KinesisSleepTimeController), a shard with more data is read again at once, up to the service's five reads and
+2 MiB a second per shard.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class PollResult:
 
 @dataclass(frozen=True, slots=True)
 class PollPace:
-    """The pace of one shard.
+    """Of one shard.
 
     Args:
         idle_s: pause at the tip.
@@ -87,10 +87,7 @@ class PollPace:
         return PollPace(self.idle_s, self.reduced_within_s, self.limited) if self.failures else self
 
     def pause_s(self, answer: PollResult | None, *, elapsed_s: float, chance: float) -> float:
-        """Seconds from now.
-
-        `answer` is None after a failure; `chance`, 0 to 1, spreads the retries.
-        """
+        """From now. `answer` is None after a failure; `chance`, 0 to 1, spreads the retries."""
         if self.failures or answer is None:
             most: float = min(
                 _LONGEST_BACKOFF_S, max(self.idle_s, _SHORTEST_S) * 2 ** min(max(self.failures - 1, 0), 10)
@@ -109,13 +106,11 @@ class PollPace:
 
 
 def has_service_limits(endpoint: str | None) -> bool:
-    """Whether the endpoint is AWS itself."""
     host = None if endpoint is None else urlsplit(endpoint).hostname
     return host is None or host.endswith(_SERVICE_DOMAINS)
 
 
 _CALL_TIMEOUT_S: Final = 60.0
-# After this many refusals in a row the iterator has not simply expired.
 _SUSPICIOUS_FAILURES: Final = 3
 _GONE_PAUSE_S: Final = 60.0
 _OLDEST: Final = ReadFrom(IteratorKind.TRIM_HORIZON)
@@ -127,10 +122,7 @@ _MIN_EXPECTED_BYTES: Final = 64 * 1024
 
 
 class PollingReader(BufferedReader):
-    """`run` fills the buffer, `next` takes from it, with one taker at a time. Call `close` at the end.
-
-    Unless `reports_empty`, answers without records are not delivered.
-    """
+    """One taker at a time. Unless `reports_empty`, answers without records are not delivered."""
 
     def __init__(
         self,
@@ -275,7 +267,7 @@ class PollingReader(BufferedReader):
             self._last_sequence_number, self._at_oldest = None, True
 
     async def _oldest(self) -> Payload | None:
-        """The oldest record that is left; empty or None: not known."""
+        """Empty or None: not known."""
         try:
             iterator = await self._iterator_at(_OLDEST)
             return (await self._fetch(iterator, 1)).payload
@@ -434,7 +426,7 @@ class PollingReader(BufferedReader):
         return iterator
 
     def _log_renewal(self, error: AwsError) -> None:
-        """Warn ever more rarely. What retries cannot fix is logged once as an error."""
+        """Ever more rarely. What retries cannot fix is an error, once."""
         failures = self._pace.failures + 1
         if failures <= _SUSPICIOUS_FAILURES:
             log_event = self._log.info

@@ -1,7 +1,4 @@
-"""Chooses how each shard is read: fan-out, polling, or polling because fan-out is not possible.
-
-Also times and counts each call (KCL: KinesisDataFetcher, PrefetchRecordsPublisher).
-"""
+"""Chooses how each shard is read, and counts each call (KCL: KinesisDataFetcher, PrefetchRecordsPublisher)."""
 
 from __future__ import annotations
 
@@ -131,10 +128,7 @@ _RETRY_S = 5.0
 
 
 class ReaderFactory:
-    """Without `fan_out` shards are polled; without `schemas` records are not decoded.
-
-    The clock of `context` has the time of day of Kinesis.
-    """
+    """The clock of `context` has the time of day of Kinesis."""
 
     def __init__(
         self,

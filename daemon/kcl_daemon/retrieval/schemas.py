@@ -1,8 +1,7 @@
-"""Decodes records with a Glue Schema Registry header (`schemaRegistry = DECODE`).
+"""The stage of a Glue Schema Registry (`schemaRegistry = DECODE`).
 
-Records behind one whose schema is missing wait, so order is kept. "Not found" is cached only briefly,
-because the registry can lag behind producers. `schemaRegistryFailure` decides about failures: wait, or
-deliver as received.
+Records behind one whose schema is missing wait, so order is kept. "Not found" is cached only briefly, because the
+registry can lag behind producers. `schemaRegistryFailure`: wait, or deliver as received.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from kcl_protocol.messages import RecordSchema
 
 MAX_KNOWN_BYTES: Final = 16 * 2**20
 UNKNOWN_S: Final = 30.0
-"""An unknown version is requested again only after this time."""
 _MAX_UNKNOWN: Final = 10_000
 _CALL_S: Final = 20.0
 
@@ -48,10 +46,10 @@ class SchemaCache:
         return ShardSchemaDecoder(self, on_failure, context, last_fetch)
 
     async def schema(self, version_id: str) -> SchemaTexts:
-        """Callers share one request; if it is cancelled, the next caller makes it.
+        """Callers share one request; if it is cancelled, the next one makes it.
 
         Raises:
-            SchemaNotFound: there is none, as far as is known.
+            SchemaNotFound: as far as is known.
             AwsError: the registry did not answer; not cached.
         """
         found = self._found(version_id)
@@ -106,7 +104,7 @@ _OF_THE_RECORD: Final = (
 
 
 PART_BYTES: Final = 4 * 2**20
-"""Each record of a line carries its definition, so a line could be very long."""
+"""Each record of a line carries its definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +122,7 @@ class _KnownSchema:
 
 
 class ShardSchemaDecoder:
-    """Decodes the records of one shard, and decides about those that cannot be decoded.
-
-    `context` has the log of the shard. `last_fetch` shows why the shard waits.
-    """
+    """`context` has the log of the shard. `last_fetch` shows why the shard waits."""
 
     def __init__(
         self, cache: SchemaCache, on_failure: SchemaFailure, context: WorkerContext, last_fetch: LastFetch
@@ -139,7 +134,6 @@ class ShardSchemaDecoder:
         self._passed_over = 0
 
     def decoded(self, parts: Parts) -> Parts:
-        """As a stage."""
         return _Decoded(self, parts)
 
     def decoder(self, batch: Batch) -> BatchDecoder | None:
@@ -147,7 +141,7 @@ class ShardSchemaDecoder:
         return BatchDecoder(self, batch) if schema_header.may_have_header(batch.records) else None
 
     async def must_retry(self, failure: DecodeFailure, error: AwsError | UnreadablePayload) -> bool:
-        """Wait before each attempt, forever if need be. False: deliver the record as received."""
+        """Waits before each attempt, forever if need be. False: deliver the record as received."""
         self._last_fetch.trouble = failure.reason
         if isinstance(error, AccessDenied):
             advice = "allow glue:GetSchemaVersion"
@@ -224,11 +218,7 @@ class BatchDecoder:
         self._known: dict[bytes, _KnownSchema] = {}
 
     async def next(self) -> Batch | None:
-        """The next part in order; None at the end. Waits while the registry fails.
-
-        Records before one that cannot be decoded are returned first. If cancelled, the rest of the batch
-        is lost.
-        """
+        """Waits while the registry fails; records before one that cannot be decoded come first. If cancelled, the rest is lost."""
         if self._at:
             await checkpoint()
         begin, part, part_bytes = self._at, list[AnyRecord](), 0
@@ -242,7 +232,7 @@ class BatchDecoder:
         return self._batch.part(begin, self._at).holding(Payload(part, part_bytes)) if part else None
 
     async def _opened(self, record: AnyRecord, *, may_wait: bool) -> AnyRecord | None:
-        """None if the record must wait but `may_wait` is False."""
+        """None: it must wait, and `may_wait` is False."""
         data = record.data
         text = schema_header.beginning(data)
         if text is None:

@@ -1,4 +1,4 @@
-"""What polling and fan-out readers share: start position, skipped records, batches for the consumer."""
+"""What is read, from where; batches on their way to a child; and what polling and fan-out readers share."""
 
 from __future__ import annotations
 
@@ -41,14 +41,13 @@ QUIET_ANSWERS: Final = 10
 class StartMemory:
     """Where a consumer began, while the lease still holds a sentinel.
 
-    A shard started at LATEST has no position until its child checkpoints. If that child dies first, the next
-    one must get the same records: it starts at the first record ever fetched or, if there was none, at the
-    last iterator.
+    A shard started at LATEST has no position until its child checkpoints. If that child dies first, the next one must get the
+    same records: it starts at the first record ever fetched or, if there was none, at the last iterator.
 
     Args:
         idle_until_s: nothing had arrived until then; epoch seconds by its clock.
         idle_after: nothing had arrived up to this sequence number (subscriptions).
-        needed_since_ms: its parents were read, so all that came since then must be; epoch milliseconds (DynamoDB).
+        needed_since_ms: all that came since then must be read, as its parents were; epoch milliseconds (DynamoDB).
     """
 
     first_sequence_number: str | None = None
@@ -60,10 +59,7 @@ class StartMemory:
 
 
 def read_from(checkpoint: ExtendedSequenceNumber, memory: StartMemory, timestamp_s: float | None) -> ReadFrom:
-    """The iterator to request (KCL: IteratorBuilder); ValueError for SHARD_END.
-
-    Reading starts at the checkpointed record, because more of its aggregate may follow.
-    """
+    """KCL: IteratorBuilder. At the checkpointed record: more of its aggregate may follow. ValueError for SHARD_END."""
     if checkpoint.is_shard_end:
         raise ValueError("a finished shard has nothing to read")
     if not checkpoint.is_sentinel:
@@ -96,10 +92,7 @@ def _at_sentinel(
 
 
 def has_been_trimmed(checkpoint: ExtendedSequenceNumber, first_sequence_number: str) -> bool:
-    """Whether the checkpointed record has been trimmed, and perhaps unread records with it.
-
-    Reading starts at that record; if it is gone, Kinesis silently starts with the oldest one.
-    """
+    """Reading starts at the checkpointed record; if that is gone, Kinesis silently starts with the oldest one."""
     return not checkpoint.is_sentinel and int(first_sequence_number) > int(checkpoint.sequence_number)
 
 
@@ -120,11 +113,16 @@ _STOPS: Final = (
 class ShardSource:
     """What to read, from where; delivery resumes at the lease's `checkpoint`.
 
-    All readers of one consumer share `memory`, `last_fetch` and `flow`. Without `split` aggregates are delivered
-    unchanged. Without `stream_is_there` a shard not found counts as gone.
-    `encoder`: of the child. Of a bounded run, `until_ms` is its end in epoch milliseconds. `only`: child shards with other
-    names are left out; empty: none is. `stops_at_loss`: nothing is delivered after records were lost because they were
-    too old. `tells_complete`: the child is a relay, and is told until when it has all records.
+    All readers of one consumer share `memory`, `last_fetch` and `flow`. Without `stream_is_there` a shard not found counts as
+    gone.
+
+    Args:
+        stages: after `Opened`.
+        encoder: of the child.
+        until_ms: end of a bounded run, epoch milliseconds.
+        only: child shards with other names are left out; empty: none is.
+        stops_at_loss: nothing is delivered after records were lost because they were too old.
+        tells_complete: the child is a relay, and is told until when it has all records.
     """
 
     stream: StreamRef
@@ -150,8 +148,8 @@ class ShardSource:
     def tip_ms(self, asked_ms: int, quiet_ms: Sequence[int]) -> int | None:
         """Until when an answer at the tip, asked for then, tells of everything. None: nobody knows.
 
-        DynamoDB does not tell of the tip, and may give empty answers before it, but hardly so many: what was there
-        before the first of them would have come. `quiet_ms`: when the last empty ones in a row were asked for.
+        DynamoDB may give empty answers before the tip, but hardly so many: what was there before the first of them would have
+        come. `quiet_ms`: when the last empty ones in a row were asked for.
         """
         if not self.stream.is_of_dynamodb:
             return asked_ms
@@ -160,10 +158,9 @@ class ShardSource:
     def complete_ms(
         self, tip_ms: int | None, behind_ms: int | None, last_ms: int | None = None
     ) -> int | None:
-        """`Payload.complete_ms` of an answer.
+        """As of a `Batch`. `last_ms`: when its last record arrived.
 
-        `last_ms`: when its last record arrived. If the shard ends there, its children may have what came since; the
-        empty answer after it tells of an end.
+        If the shard ends there, its children may have what came since; the empty answer after it tells of an end.
         """
         if not self.tells_complete or behind_ms != 0 or tip_ms is None:
             return None
@@ -171,7 +168,7 @@ class ShardSource:
         return tip_ms - (_SECOND_MS if self.stream.is_of_dynamodb else 0) - _UNREADABLE_MS
 
     def bounded(self, batch: Batch, tip_ms: int | None, *, at_end: bool) -> tuple[Batch, bool]:
-        """The records before `until_ms`, and whether the run ends here: as `complete_ms` after records, not yet."""
+        """The records before `until_ms`, and whether the run ends here. As with `complete_ms`, after records it does not yet."""
         if self.until_ms is None:
             return batch, False
         before = batch.before(self.until_ms)
@@ -182,7 +179,7 @@ class ShardSource:
         return batch, self.is_beyond(batch.behind_ms, tip_ms)
 
     def is_beyond(self, behind_ms: int | None, asked_ms: int) -> bool:
-        """Whether an answer that was asked for then has told of everything before `until_ms`."""
+        """Whether an answer that was asked for then told of everything before `until_ms`."""
         if self.until_ms is None or behind_ms is None:
             return False
         return asked_ms - behind_ms - _LATE_MS >= self.until_ms
@@ -191,16 +188,13 @@ class ShardSource:
         return EndOfShard(tuple(each for each in children if not self.only or each.shard_id in self.only))
 
     async def wait_out(self, clock: Clock, pause_s: float) -> None:
-        """Pause; with many streams, wait until this one is back.
-
-        A new stream of the same name has its own leases and must not be read in its place.
-        """
+        """With many streams, until this one is back: a new one of the same name has its own leases."""
         await clock.sleep(pause_s)
         while self.stream.identity is not None and not await self._is_back():
             await clock.sleep(pause_s)
 
     async def has_lost_shard(self) -> bool:
-        """Whether the lease's own stream no longer has its shard; raises AwsError."""
+        """Whether its own stream no longer has it; raises AwsError."""
         is_there = self.stream_is_there is None or await self.stream_is_there()
         return is_there and (self.has_forgotten is None or await self.has_forgotten())
 
@@ -212,11 +206,11 @@ class ShardSource:
 
 
 INCONSISTENT_END: Final = "the answer has neither a way on nor child shards, or both"
-"""An answer has either a next iterator or child shards, else the read is retried (KCL: DataRetrievalUtil)."""
+"""Else the read is retried (KCL: DataRetrievalUtil)."""
 
 
 class DeliveryBatch:
-    """A batch on its way to the child, `encoded` or not yet; no record is at or before the checkpoint; it may be empty.
+    """A batch on its way to the child, `encoded` or not yet; no record is at or before the checkpoint.
 
     It is taken once, so it uses no memory while the child works; what is told of it stays. `arrived_s` is the monotonic
     arrival of the first record, the last one came `span_s` later. `on_release` is called once.
@@ -242,7 +236,7 @@ class DeliveryBatch:
         self.size_bytes = payload.size_bytes if encoded is None else len(encoded.data)
 
     def take_encoded(self, encoder: BatchEncoder, *, keep: bool = False) -> EncodedBatch:
-        """AssertionError the second time, unless it was told to `keep` it."""
+        """Once, unless it was told to `keep` it."""
         contents = self._contents
         assert contents is not None, "a batch is written once"
         encoded = encoder.encode(contents) if isinstance(contents, Batch) else contents
@@ -250,13 +244,12 @@ class DeliveryBatch:
         return encoded
 
     def take(self) -> Batch:
-        """AssertionError the second time."""
         contents, self._contents = self._contents, None
         assert contents is not None, "it is taken once"
         return contents if isinstance(contents, Batch) else contents.decoded()
 
     def release(self) -> None:
-        """Call it when the batch is no longer needed. A second call does nothing."""
+        """A second call does nothing."""
         self._contents = None
         on_release, self._on_release = self._on_release, None
         if on_release is not None:
@@ -280,7 +273,7 @@ class EndOfShard:
 
 
 class ReachedBound(EndOfShard):
-    """The run ends here (`runUntil`): the next record, if there is one, arrived at its bound or later."""
+    """`runUntil`: the next record, if there is one, arrived at its bound or later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,10 +290,7 @@ class Parts(Protocol):
     """What a stage makes of one answer."""
 
     async def next(self) -> Batch | Passed | None:
-        """The next records, in order, or at the end what was passed after them; None: there is no more.
-
-        If cancelled, the rest of the answer is lost.
-        """
+        """In order; at the end what was passed after them; then None. If cancelled, the rest of the answer is lost."""
         ...
 
 
@@ -308,7 +298,7 @@ Stage = Callable[[Parts], Parts]
 
 
 class ShardReader(Protocol):
-    """Reads ahead of one child. Used once, by one taker."""
+    """Used once, by one taker."""
 
     @property
     def trouble(self) -> str | None:
@@ -322,11 +312,11 @@ class ShardReader(Protocol):
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """Records not taken, and bytes of their data."""
+        """As `waiting_in`."""
         ...
 
     async def run(self) -> None:
-        """Returns at the end of the shard. Runs beside `next`; may be cancelled."""
+        """Returns at the end of the shard. May be cancelled."""
         ...
 
     async def next(self) -> ReadItem:
@@ -339,10 +329,7 @@ class ShardReader(Protocol):
 
 
 class BufferedReader:
-    """What polling and fan-out readers share: the child that waits, and the first record.
-
-    `context` has the log of the shard.
-    """
+    """`context` has the log of the shard."""
 
     def __init__(self, source: ShardSource, context: WorkerContext, budget: ByteBudget) -> None:
         self._source = source
@@ -356,13 +343,11 @@ class BufferedReader:
         self._child_waits = False
         self._waits_since_s = 0.0
         self._opened: Opened | None = None
-        """Of the answer that is handed out."""
         self._last_sequence_number: str | None = None
         self._flow = source.flow
         self._last_fetch = source.last_fetch
         self._last_fetch.trouble, self._last_fetch.lost = None, False
         self._loss: str | None = None
-        """What was lost, once it is said."""
 
     @property
     def trouble(self) -> str | None:
@@ -386,7 +371,7 @@ class BufferedReader:
         return self._child_waits
 
     def _waited_s(self, since_s: float) -> float:
-        """How long there has been nothing to give since then; 0 while its child still has records."""
+        """How long there was nothing to give since then; 0 while its child still has records."""
         return self._clock.monotonic() - max(since_s, self._waits_since_s) if self._child_waits else 0.0
 
     async def _reserve(self, size_bytes: int, holding: Reservation | None = None) -> Reservation:
@@ -410,8 +395,8 @@ class BufferedReader:
     ) -> tuple[Batch, bool]:
         """An answer, and whether a bounded run ends with it. `is_fresh`: it tells of everything until it was asked for.
 
-        No record arrived later than now. `behind_ms` is about the end: if that makes the first record older than its date
-        does, our wall clock is slow and `behind_ms` counts.
+        No record arrived later than now. If `behind_ms`, which is about the end, makes the first record older than its date does,
+        our wall clock is slow and `behind_ms` counts.
         """
         now_s, source = self._clock.monotonic(), self._source
         facts, last_ms = ReadFacts(now_s, None, behind_ms), None
@@ -449,7 +434,7 @@ class BufferedReader:
                 memory.first_sequence_number = beginning(first)
 
     def _require_whole(self, payload: Payload) -> None:
-        """The shard of DynamoDB that follows others may have lost its beginning before it was read. Raises Trimmed if it stops."""
+        """Raises Trimmed where a shard of DynamoDB that follows others stops, as its beginning may be lost."""
         source, since_ms = self._source, self._source.memory.needed_since_ms
         is_new = self._last_sequence_number is None and source.memory.first_sequence_number is None
         if since_ms is None or not is_new or source.checkpoint != TRIM_HORIZON:
@@ -462,7 +447,7 @@ class BufferedReader:
     def _tell_loss(
         self, oldest: Payload | None, error: str | None = None, *, nothing_left: bool = False
     ) -> None:
-        """Once for each loss. `oldest` begins with the oldest record that is left; empty or None: not known."""
+        """Once for each. `oldest` begins with the oldest record that is left; empty or None: not known."""
         if self._loss is not None:
             return
         source = self._source
@@ -506,10 +491,7 @@ class BufferedReader:
 def lost_words(
     shard_id: ShardId, after: str, oldest_ms: int | None, now_ms: int, *, nothing_left: bool = False
 ) -> str:
-    """How much was lost at most, after the position `after`; how many records these were, nobody can tell.
-
-    `oldest_ms`: arrival of the oldest record that is left; None: not known.
-    """
+    """At most, after the position `after`; how many records, nobody can tell. `oldest_ms`: of the oldest one left; None: not known."""
     begun_ms = created_ms(shard_id)
     begun = "" if begun_ms is None else f"; this shard began at {_shown(begun_ms, now_ms)}"
     if nothing_left:

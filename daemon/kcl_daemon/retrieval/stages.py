@@ -1,7 +1,7 @@
-"""What becomes of an answer before its batches wait for the child: stages, one after the other, of one small contract.
+"""What becomes of an answer before its batches wait for the child; `stages` is the list.
 
-A stage takes the parts of an answer from the stage before it and gives parts itself (`source.Parts`), one at a time, so that
-an answer of a million user records is never open at once. `stages` is the list.
+A stage takes the parts of an answer from the one before it and gives parts itself (`source.Parts`), one at a time: an answer
+of a million user records is never open at once.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def stages(
     context: WorkerContext,
     last_fetch: LastFetch,
 ) -> tuple[Stage, ...]:
-    """The path of an answer, after `Opened`. What is not configured is not in it, and is not loaded."""
+    """After `Opened`. What is not configured is not in it, and is not loaded."""
     found: list[Stage] = []
     if schemas is not None:
         found.append(schemas.decoder(settings.schemas.on_failure, context, last_fetch).decoded)
     if (record_filter := settings.delivery.record_filter) is not None:
-        from kcl_daemon.retrieval.filtering import ShardFilter  # few streams have a filter
+        from kcl_daemon.retrieval.filtering import ShardFilter
 
         found.append(ShardFilter(record_filter, skipped).filtered)
     return tuple(found)
@@ -86,7 +86,7 @@ class Opened:
 
 
 def parts_of(source: ShardSource, whole: Batch) -> tuple[Opened, Parts]:
-    """`whole` on its path: its first stage and its last one."""
+    """Its first stage, and the last one."""
     first = Opened(source, whole)
     last: Parts = first
     for stage in source.stages:
@@ -114,7 +114,7 @@ class SkipReason(StrEnum):
 
 
 class SkippedRecords:
-    """Of one reader. Each kind warns once, as all aggregates of a producer may be alike."""
+    """Of one reader. Each kind warns once: all aggregates of a producer may be alike."""
 
     def __init__(self, meters: Meters, labels: Mapping[str, str], log: Log) -> None:
         self._meters = meters
