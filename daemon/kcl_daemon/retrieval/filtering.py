@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from anyio.lowlevel import checkpoint
 
 from kcl_daemon.records.batch import Batch
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.retrieval.source import Parts, Passed
-from kcl_daemon.retrieval.stages import SkippedRecords
 from kcl_protocol.sequence import ExtendedSequenceNumber
+
+if TYPE_CHECKING:
+    from kcl_daemon.retrieval.stages import SkippedRecords
 
 
 class ShardFilter:

@@ -207,7 +207,7 @@ def test_a_leader_is_not_ready_while_nobody_reads_a_shard() -> None:
 
 
 @pytest.mark.parametrize("cause", ["failing", "stalled", "paused"])
-def test_what_the_holder_of_a_shard_says_itself_does_not_make_the_leader_unready(cause: str) -> None:
+def test_the_words_of_a_shards_own_worker_do_not_make_the_leader_unready(cause: str) -> None:
     assert not_ready(replace(READY, unread=(unread(3, cause, 900.0),))) == ()
 
 

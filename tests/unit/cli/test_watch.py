@@ -227,9 +227,7 @@ def test_a_row_that_cannot_be_read_is_the_cause() -> None:
         (Bound.CHILD, None, ""),
     ],
 )
-def test_what_a_worker_of_ours_says_of_its_shard_is_the_cause(
-    bound: Bound, cause: Unread | None, why: str
-) -> None:
+def test_the_cause_is_that_which_a_worker_of_ours_tells(bound: Bound, cause: Unread | None, why: str) -> None:
     told = ShardLoad(KEYS[1], 9.0, None, 1.0, 0.0, 0.0, bound)
     load = load_text(WorkerLoad(ONE, 0, None, (told,)))
     seen = seen_of(of(0), of(1), change=lambda fleet: setattr(fleet, "load", load))
@@ -264,7 +262,7 @@ def test_an_application_without_leases_is_not_well() -> None:
     assert seen.reasons(1000) == ("there is no shard: the stream was never read, or the leases are gone",)
 
 
-def test_what_was_known_stays_with_its_age_while_the_tables_do_not_answer() -> None:
+def test_the_last_look_stays_with_its_age_while_the_tables_do_not_answer() -> None:
     async def test(fleet: Fleet) -> Watched:
         await fleet.begin(of(0), of(1))
         watcher = await fleet.watcher()

@@ -190,7 +190,7 @@ def test_nothing_is_lost_or_told_wrong_by_any_sequence_that_keeps_all(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(answers=ANSWERS, done=steps((*KEEPING, opened, after, before, dropped)))
-def test_what_is_left_by_any_sequence_is_in_order_and_its_facts_are_true(
+def test_every_sequence_leaves_records_in_order_with_true_facts(
     answers: list[tuple[int, list[tuple[int, bool]]]], done: list[tuple[Step, int, int]]
 ) -> None:
     truth = Truth(answers)
