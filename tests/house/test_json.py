@@ -10,6 +10,7 @@ from tests.house.figures import source_files
 _HALVES: Final = "half of a surrogate pair is no fault of a record, and orjson refuses it"
 STAYS: Final = {
     "kcl_daemon.admin.site": _HALVES,
+    "kcl_daemon.aws.session": "its hook drops documentation while a model is read",
     "kcl_daemon.children.platform": "what children write is theirs",
     "kcl_daemon.children.preload": "a variable of the environment may be no UTF-8",
     "kcl_daemon.leases.expiry": "its bytes are stored",

@@ -308,12 +308,8 @@ class Fleet:
         machine = machine or Machine(f"boot-{number}")
         life = Life(name or f"{_NAMES[kind]}-{number}")
         chance = self._chance.fork(f"worker-{number}")
-        children = SimChildren(
-            life,
-            children_plan=self._children_plan,
-            chance=chance.fork("children"),
-            deliveries=self._deliveries,
-        )
+        plan, given = self._children_plan, self._deliveries
+        children = SimChildren(life, children_plan=plan, chance=chance.fork("children"), deliveries=given)
         knows_one_table = apart is None or apart.supports
         clock = drawn_clock(chance.fork("clock"), life, skew_s=self._plan.skew_s, drift=self._plan.drift)
         adapters = Adapters(
