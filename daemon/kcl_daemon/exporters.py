@@ -53,7 +53,6 @@ class Telemetry:
 
     @property
     def adapters(self) -> Adapters:
-        """Every call is counted."""
         recorder, adapters = self._recorder, self._adapters
         if recorder is None:
             return adapters

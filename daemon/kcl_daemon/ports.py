@@ -145,7 +145,6 @@ class FetchedRecords:
 
     @property
     def records(self) -> Sequence[Record]:
-        """Slow, for tools and tests."""
         return self.payload.decoded()
 
 
@@ -154,9 +153,7 @@ class Kinesis(Protocol):
 
     async def describe_stream(self, stream: StreamRef) -> StreamSummary: ...
 
-    async def list_streams(self) -> tuple[StreamSummary, ...]:
-        """All pages."""
-        ...
+    async def list_streams(self) -> tuple[StreamSummary, ...]: ...
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
         """All pages; with `start`, only the shards open at that position."""
@@ -339,8 +336,6 @@ class ChildPipes(Protocol):
 
 
 class Child(ChildPipes, Protocol):
-    """The adapter passes its stderr on."""
-
     @property
     def pid(self) -> int: ...
 
@@ -394,9 +389,7 @@ class Children(Protocol):
 
 class Cpu(Protocol):
     @property
-    def name(self) -> str:
-        """For the log: `host`, `cgroup-v2`."""
-        ...
+    def name(self) -> str: ...
 
     async def sample(self) -> float | None:
         """Percent, 0 to 100, since the last call; None on the first. Raises CpuUnreadable."""
@@ -405,8 +398,6 @@ class Cpu(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerName:
-    """Names are unique within a stream."""
-
     stream_arn: str
     name: str
 

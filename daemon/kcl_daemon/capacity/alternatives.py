@@ -48,7 +48,6 @@ def _drains_s(workers: int, picture: Picture, whole: StreamCapacity, needs: list
 
 
 def _scaled(share: float, shards: list[SeenShard], others_s: float, now_s: float | None) -> float | None:
-    """If each shard has `share` times its CPU. `now_s` is smoothed."""
     then_s, plain_s = _at(share, shards), _at(1.0, shards)
     if then_s is not None and plain_s and now_s:
         then_s *= now_s / plain_s

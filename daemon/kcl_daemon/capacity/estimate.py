@@ -107,7 +107,6 @@ def _smooth(
 def _goes_on(
     now: StreamCapacity, former: StreamCapacity | None, picture: Picture, previous: Capacity | None
 ) -> bool:
-    """Nothing has changed the speed at once."""
     return (
         former is not None
         and previous is not None

@@ -138,7 +138,6 @@ def longest_s(shards: Iterable[SeenShard]) -> float | None:
 
 
 def peak(needs: Iterable[float], workers: int) -> float:
-    """CPU of the busiest of so many hosts."""
     hosts = [0.0] * max(workers, 1)
     for need in sorted(needs, reverse=True):
         heapq.heapreplace(hosts, hosts[0] + need)

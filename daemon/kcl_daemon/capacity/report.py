@@ -41,8 +41,6 @@ class _Row(Struct, array_like=True):
 
 
 class _Report(Struct, array_like=True):
-    """A list without names, because every character counts."""
-
     version: int
     at_ms: _Count
     cpu: _Share | None

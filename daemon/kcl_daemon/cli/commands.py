@@ -162,13 +162,10 @@ LATER: Final[Mapping[str, LaterCommand]] = {
 
 
 class ExtraMissing(click.ClickException):
-    """Raised when a command needs an extra that is not installed."""
-
     exit_code = 2
 
 
 def need_extra(name: str, extra: str, modules: Sequence[str]) -> None:
-    """ExtraMissing says how to install the extra that has these modules."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
         raise ExtraMissing(

@@ -78,7 +78,6 @@ class ServiceManager:
         return cls(address, watchdog_s=int(period) / 1_000_000 if watches else None, log=log)
 
     def ready(self) -> None:
-        """Dependent services may start now."""
         self._is_ready = True
         self._report("READY=1\nSTATUS=reading")
 
@@ -201,7 +200,6 @@ class ServiceManaged:
         self._stop_asked = anyio.Event()
 
     async def run(self) -> None:
-        """An exception of the worker arrives in a group."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._manager.run_watchdog, self._clock)
             group.start_soon(self._report_start)

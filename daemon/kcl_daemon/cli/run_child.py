@@ -295,7 +295,6 @@ def _texts(data: bytes) -> list[bytes]:
 
 
 def in_batches(records: Sequence[Record], most: int, bytes_most: int | None = None) -> list[list[Record]]:
-    """A larger record comes alone."""
     batches: list[list[Record]] = []
     left_bytes = 0
     for record in records:
@@ -327,7 +326,6 @@ def _fields(line: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def _record(number: int, data: str, fields: dict[str, Any]) -> Record:
-    """Client libraries need every field."""
     return record_of(
         {
             "partitionKey": "key",
