@@ -102,7 +102,7 @@ NAMED: Final = {
     "kcl_daemon.leases.lease:_TABLE_ARN": "fullmatch",
     "kcl_daemon.leases.lease:_TABLE_NAME": "fullmatch",
     "kcl_daemon.shards.lineage:_CREATED": "fullmatch",
-    "kcl_daemon.shards.snapshot:_SEGMENT": "fullmatch",
+    "kcl_daemon.shards.lineage:_SEGMENT": "fullmatch",
     "kcl_daemon.metrics.metric:_ROW": "fullmatch",
     # Of bytes.
     "kcl_daemon.records.kpl:_KEY_HEAD": "measured by its function",
