@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.leases.expiry import LivenessLog, unclaimed_patience_s
+from kcl_daemon.leases.expiry import LivenessLog, WorkerObservation, unclaimed_patience_s
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import Value
 from kcl_daemon.leases.worker_row import WorkerRow, report, worker_from_row
@@ -373,3 +373,29 @@ def test_patience_is_a_half_more_than_the_failover_time_or_most_of_an_interval()
     given = replace(LEASE, lease_owner=B, lease_counter=5)
     book = poll(1.0, [given], REPORTING, book=poll(0.0, [LEASE], REPORTING), failover_s=0.2)
     assert poll(1.35, [given], REPORTING, book=book, failover_s=0.2).abandoned(0.2) == {LEASE.lease_key}
+
+
+def test_a_worker_with_an_old_date_is_doubtful_until_it_was_watched_for_long_enough() -> None:
+    seen = WorkerObservation(last_update_s=100, since_s=50.0, changed=False)
+    assert seen.is_doubtful(wall_s=161.0, now_s=80.0, active_s=60.0)
+    assert seen.is_doubtful(wall_s=161.0, now_s=110.0, active_s=60.0)
+    assert not seen.is_doubtful(wall_s=161.0, now_s=110.1, active_s=60.0), "watched for long enough"
+    assert not seen.is_doubtful(wall_s=160.0, now_s=80.0, active_s=60.0), "its date is young"
+    assert not seen.is_doubtful(wall_s=150.0, now_s=80.0, active_s=60.0)
+    assert not replace(seen, changed=True).is_doubtful(wall_s=161.0, now_s=80.0, active_s=60.0)
+
+
+def test_a_worker_row_is_dated_by_the_clock_of_its_observer() -> None:
+    row = replace(REPORTING[0], last_update_s=1000, support_update_s=900)
+    seen = WorkerObservation(last_update_s=1000, since_s=50.0, changed=True)
+    later = seen.redated(row, 1000.7)
+    assert (later.last_update_s, later.support_update_s) == (1050, 950)
+    assert seen.redated(replace(row, support_update_s=None), 1000.7).support_update_s is None
+
+
+def test_a_worker_row_that_never_changed_is_not_dated_later() -> None:
+    row = replace(REPORTING[0], last_update_s=1000, support_update_s=900)
+    seen = WorkerObservation(last_update_s=1000, since_s=50.0, changed=False)
+    assert seen.redated(row, 1000.7) == row
+    earlier = seen.redated(row, 900.0)
+    assert (earlier.last_update_s, earlier.support_update_s) == (950, 850)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.leases.lease import CheckpointWindow
+from kcl_daemon.leases.lease import CheckpointWindow, Lease, LeaseKey
 from kcl_protocol.errors import CheckpointIllegalArgument
-from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 
 
 def at(number: int, sub: int = 0) -> ExtendedSequenceNumber:
@@ -67,3 +69,17 @@ def test_a_number_is_accepted_exactly_between_the_stored_one_and_the_last_handed
     else:
         with pytest.raises(CheckpointIllegalArgument):
             window.position(str(asked), sub)
+
+
+def test_the_first_record_read_is_known_of_a_lease_at_latest_with_one_position() -> None:
+    lease = Lease(LeaseKey("s"), 1, LATEST, lanes=(at(7),))
+    assert lease.first_read == "7"
+    assert replace(lease, lanes=()).first_read is None
+    assert replace(lease, lanes=(at(7), at(9))).first_read is None
+
+
+@pytest.mark.parametrize("checkpoint", [TRIM_HORIZON, AT_TIMESTAMP, at(5), SHARD_END])
+def test_the_first_record_read_is_unknown_of_a_lease_that_is_not_at_latest(
+    checkpoint: ExtendedSequenceNumber,
+) -> None:
+    assert Lease(LeaseKey("s"), 1, checkpoint, lanes=(at(7),)).first_read is None
