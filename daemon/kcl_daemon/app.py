@@ -159,7 +159,7 @@ def shard_sync_of(
             stream=stream,
             settings=settings.shards,
             leads=leads,
-            snapshot=snapshot if stream.ref.is_of_dynamodb else None,
+            snapshot=snapshot if stream.ref.source.has_tables else None,
         )
 
     if isinstance(streams, SingleStreamTracker):

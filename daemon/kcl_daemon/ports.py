@@ -21,6 +21,7 @@ from kcl_daemon.metrics.metric import Metric, Operation
 from kcl_daemon.records.dead_letter import DeadLetter
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard
+from kcl_daemon.source import Source, source_of
 from kcl_protocol.messages import Record
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -94,8 +95,8 @@ class StreamRef:
     table: str | None = None
 
     @property
-    def is_of_dynamodb(self) -> bool:
-        return self.table is not None or (self.arn or "").split(":")[2:3] == ["dynamodb"]
+    def source(self) -> Source:
+        return source_of(self.arn, self.table)
 
     @property
     def table_name(self) -> str:

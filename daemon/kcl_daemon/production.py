@@ -15,7 +15,6 @@ from kcl_daemon.aws.build import (
     build_tables,
     build_transactions,
     open_kinesis_client,
-    open_sources,
     open_table_scan,
     open_update_item,
 )
@@ -28,6 +27,7 @@ from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.cpu.sources import choose_cpu
 from kcl_daemon.ports import Clock, CloudWatch, DeadLetters, FanOut, Log
+from kcl_daemon.sources import open_sources
 from kcl_daemon.state_folder import HostFolder, default_folders
 from kcl_daemon.system import ServiceClock, SystemClock, SystemRandomness
 from kcl_daemon.transport.caller import AwsJsonClient

@@ -10,6 +10,7 @@ from typing import Final
 from kcl_daemon.shards.lineage import segment_of
 
 MASK: Final = "***"
+NOT_TRIED: Final = ": NOT TRIED, as "
 SHOWN_CHARACTERS: Final = 200
 MASKED_CHARACTERS: Final = 64 * 1024
 """Longer text is cut before masking, to limit the time."""

@@ -15,8 +15,7 @@ from pyarrow import fs
 
 from kcl_landing.arrow_store import ArrowStore
 from kcl_landing.folder_store import FolderStore
-from kcl_landing.store import LogStore
-from kcl_landing.stores import open_store
+from kcl_landing.store import LogStore, open_store
 from kcl_local.dynamodb import DynamoDbServer
 from tests.contract.aws_access import REGION, credentials_that_nobody_checks
 from tests.landing.memory_store import MemoryStore

@@ -20,8 +20,7 @@ from kcl_landing.lander import LanderOptions
 from kcl_landing.log import Entry, Format, LogInfo, entry_path
 from kcl_landing.manifests import ShardLog, known_log
 from kcl_landing.marks import Rosters
-from kcl_landing.store import LogStore
-from kcl_landing.stores import open_store
+from kcl_landing.store import LogStore, open_store
 from tests.landing.daemon import SHARD, WITHIN_S
 
 STREAM = "words"

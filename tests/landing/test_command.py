@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kcl_daemon.cli import main
-from kcl_landing.keeping.readers import report
+from kcl_landing.keeping.read import report
 from kcl_landing.log import PAGE
-from kcl_landing.stores import open_store
+from kcl_landing.store import open_store
 from tests.landing.logs import SHARD, STREAM, write
 
 AT = f"{STREAM}/{SHARD}"

@@ -12,8 +12,7 @@ from kcl_landing.keeping.complete import expire_marks, statements_of
 from kcl_landing.keeping.read import survey
 from kcl_landing.keeping.status import LogStatus, status
 from kcl_landing.log import Mark, Marks, Roster, manifest_path, marks_path, roster_path
-from kcl_landing.store import LogStore
-from kcl_landing.stores import open_store
+from kcl_landing.store import LogStore, open_store
 from tests.landing import logs
 from tests.landing.logs import BEGIN_MS, INFO, SHARD, STREAM, verify
 from tests.landing.memory_store import MemoryStore

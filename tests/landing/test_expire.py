@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from kcl_landing.control import Refused
 from kcl_landing.keeping.expire import Cut, Expirer, Rules, cut_of, rules_of
 from kcl_landing.keeping.names import sorted_out
-from kcl_landing.keeping.read import readers_of
-from kcl_landing.keeping.readers import forget, register, report
+from kcl_landing.keeping.read import forget, readers_of, register, report
 from kcl_landing.keeping.status import status
 from kcl_landing.log import (
     PAGE,

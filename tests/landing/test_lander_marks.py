@@ -12,8 +12,7 @@ import pytest
 
 from kcl_landing.control import epoch_ms
 from kcl_landing.log import Manifest, Mark, Marks, Roster, manifest_path, marks_path
-from kcl_landing.store import LogStore, NoObject
-from kcl_landing.stores import open_store
+from kcl_landing.store import LogStore, NoObject, open_store
 from tests.landing.daemon import BASE_MS, SHARD, ShardOfDaemon, given
 from tests.landing.landers import STREAM, LanderProgram, LanderThread, options, until
 from tests.landing.memory_store import Fault, MemoryStore

@@ -9,8 +9,7 @@ import pytest
 from moto import mock_aws
 
 from kcl_landing.s3_store import S3Store
-from kcl_landing.store import Cause, NoObject, NotConditional, StoreTrouble
-from kcl_landing.stores import open_store, probe
+from kcl_landing.store import Cause, NoObject, NotConditional, StoreTrouble, open_store, probe
 from kcl_local.dynamodb import DynamoDbServer
 from kcl_local.faults import DROP, Fault
 from tests.contract.aws_access import REGION, credentials_that_nobody_checks

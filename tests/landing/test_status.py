@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kcl_landing.keeping.readers import report
+from kcl_landing.keeping.read import report
 from kcl_landing.keeping.status import Unread, status
 from kcl_landing.log import PAGE, Entry, Manifest, manifest_path
 from tests.landing.logs import BEGIN_MS, INFO, KEY, SHARD, STREAM, write

@@ -9,8 +9,7 @@ from typing import TypeAlias
 
 import pytest
 
-from kcl_landing.store import LogStore, NoObject
-from kcl_landing.stores import probe
+from kcl_landing.store import LogStore, NoObject, probe
 
 Promise: TypeAlias = Callable[[LogStore], None]
 CONTENT = bytes(range(256)) * 5000

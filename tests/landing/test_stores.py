@@ -18,8 +18,7 @@ from kcl_landing.arrow_store import ArrowStore
 from kcl_landing.control import Refused
 from kcl_landing.folder_store import YOUNG, FolderStore
 from kcl_landing.s3_store import S3Store
-from kcl_landing.store import Cause, NoObject, NotConditional, StoreTrouble
-from kcl_landing.stores import open_store, probe
+from kcl_landing.store import Cause, NoObject, NotConditional, StoreTrouble, open_store, probe
 from tests.landing.memory_store import Fault, MemoryStore
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from kcl_landing.log import LogInfo
 from kcl_landing.manifests import ShardLog, open_log
-from kcl_landing.store import LogStore, StoreTrouble
-from kcl_landing.stores import open_store, probe
+from kcl_landing.store import LogStore, StoreTrouble, open_store, probe
 from tests.contract.aws_access import REGION, credentials_that_nobody_checks
 from tests.landing import test_store_contract as contract
 from tests.landing.backends import new_s3, s3_client

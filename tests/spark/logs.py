@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 from kcl_landing import log, segments
 from kcl_landing.manifests import ShardLog, open_log
 from kcl_landing.records import Record, to_arrow
-from kcl_landing.stores import open_store
+from kcl_landing.store import open_store
 
 STREAM = "orders"
 MINUTE_0_MS = 1_735_689_600_000

@@ -12,7 +12,7 @@ from kcl_landing.keeping.compact import Compactor
 from kcl_landing.keeping.expire import Expirer, Rules
 from kcl_landing.keeping.names import sorted_out
 from kcl_landing.log import PAGE
-from kcl_landing.stores import open_store
+from kcl_landing.store import open_store
 from kcl_spark_source import KclDataSource, KclStreamReader
 from tests.landing.logs import INFO, write
 

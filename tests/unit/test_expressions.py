@@ -118,7 +118,7 @@ NAMED: Final = {
     "kcl_daemon.text:_SECRET_NAME": "search",
     "kcl_daemon.text:_SIGNATURE": "findall",
     "kcl_daemon.text:_URL_USER": "findall",
-    "kcl_landing.keeping.readers:_NAME": "fullmatch",
+    "kcl_landing.keeping.read:_NAME": "fullmatch",
     "kcl_local.demo.text:_WORD": "findall",
     "kcl_local.kinesis.account:_STREAM_ARN": "fullmatch",
     "kcl_local.kinesis.arguments:_NAME": "fullmatch",

@@ -25,7 +25,7 @@ from kcl_daemon.telemetry.logs import build_log, parse_levels
 from kcl_landing.lander import LanderOptions
 from kcl_landing.log import LogInfo
 from kcl_landing.manifests import open_log
-from kcl_landing.stores import open_store
+from kcl_landing.store import open_store
 from kcl_protocol.sequence import SHARD_END
 from tests.simulator.loop import run_virtual
 from tests.unit.config.helpers import read

@@ -30,8 +30,7 @@ from kcl_landing.manifests import ShardLog, known_log, open_log
 from kcl_landing.marks import MARKS_S, HostObjects, Rosters, Stated, merged
 from kcl_landing.relays import RelayListener
 from kcl_landing.shard import retry_pause_s
-from kcl_landing.store import LogStore, StoreTrouble
-from kcl_landing.stores import open_store, probe
+from kcl_landing.store import LogStore, StoreTrouble, open_store, probe
 from kcl_landing.trouble import StoreWatch
 from kcl_landing.writer import Limits, LogAltered
 

@@ -18,9 +18,9 @@ from kcl_daemon.aws.tables import TableSpec
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import TableNotFound
 from kcl_daemon.leases.row import KEY
-from kcl_daemon.ports import Changes, Clock, Kinesis, Log, ScanPort, Schemas, Tables, Transactions
+from kcl_daemon.ports import Clock, ScanPort, Schemas, Tables, Transactions
 from kcl_daemon.transport.caller import AwsJsonClient, JsonApi
-from kcl_daemon.transport.kinesis import KINESIS_API, HttpKinesis
+from kcl_daemon.transport.kinesis import KINESIS_API
 
 _WORKER_KEY: Final = "wid"
 _COORDINATOR_KEY: Final = "key"
@@ -73,37 +73,6 @@ async def open_kinesis_client(
         access, KINESIS_API, clock, ca_bundle=clients.ca_bundle, on_date=on_date
     ) as client:
         yield client
-
-
-@asynccontextmanager
-async def open_sources(
-    settings: Settings,
-    clients: Clients,
-    kinesis: AwsJsonClient,
-    clock: Clock,
-    *,
-    scan: ScanPort | None = None,
-    log: Log | None = None,
-    on_date: Callable[[float], None] | None = None,
-) -> AsyncGenerator[Kinesis, None]:
-    """Without `scan` and `log` segments of a snapshot cannot be read."""
-    if (service := clients.of_changes) is None:
-        yield HttpKinesis(kinesis)
-        return
-    from kcl_daemon.transport.dynamodb_streams import CHANGES_API, HttpDynamoStreams
-    from kcl_daemon.transport.snapshots import SnapshotSegments
-    from kcl_daemon.transport.sources import StreamSources
-    from kcl_daemon.transport.table_streams import FollowedTables
-
-    access = AwsAccess(service, clients.limiters.kinesis)
-    async with open_client(
-        access, CHANGES_API, clock, ca_bundle=clients.ca_bundle, on_date=on_date
-    ) as client:
-        form, units = settings.changes.form, settings.changes.read_units
-        changes: Changes = FollowedTables(HttpDynamoStreams(client, form, clock))
-        if scan is not None and log is not None:
-            changes = SnapshotSegments(changes, scan, form=form, read_units=units, clock=clock, log=log)
-        yield StreamSources(HttpKinesis(kinesis), changes)
 
 
 @asynccontextmanager

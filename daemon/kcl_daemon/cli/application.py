@@ -8,7 +8,7 @@ from typing import Final, TypeVar, assert_never
 import click
 
 from kcl_daemon.app import streams_of
-from kcl_daemon.aws.build import build_tables, open_kinesis_client, open_sources
+from kcl_daemon.aws.build import build_tables, open_kinesis_client
 from kcl_daemon.aws.session import Clients, open_clients
 from kcl_daemon.cli.common import NotChanged, run, stream_text
 from kcl_daemon.config.settings import Settings
@@ -31,6 +31,7 @@ from kcl_daemon.leases.layout import TableLayout, TableStatus
 from kcl_daemon.leases.lease import Lease, TableStream, WorkerId
 from kcl_daemon.leases.row import Row
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Table, Tables
+from kcl_daemon.sources import open_sources
 from kcl_daemon.system import SystemClock, SystemRandomness
 from kcl_daemon.telemetry.logs import LogLevels, build_log
 

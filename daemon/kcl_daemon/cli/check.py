@@ -15,8 +15,7 @@ import click
 from anyio import to_thread
 
 from kcl_daemon.app import streams_of
-from kcl_daemon.aws.build import build_schemas, build_tables, open_kinesis_client, open_sources
-from kcl_daemon.aws.lookups import functions_that_read
+from kcl_daemon.aws.build import build_schemas, build_tables, open_kinesis_client
 from kcl_daemon.aws.session import Clients, caller_identity, open_clients, refused_here, unknown_regions
 from kcl_daemon.cli.application import open_existing
 from kcl_daemon.cli.check_view import Ink, Source, about_aws, concluded, explained, table
@@ -56,20 +55,19 @@ from kcl_daemon.ports import (
     Schemas,
     StreamConsumer,
     StreamRef,
-    StreamSummary,
     Table,
     Tables,
 )
 from kcl_daemon.shards.lineage import Shard, finished_but_open
+from kcl_daemon.sources import open_sources
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
-from kcl_daemon.text import encodable, masked, numbered, on_one_line, shown
+from kcl_daemon.text import NOT_TRIED, encodable, masked, numbered, on_one_line, shown
 from kcl_daemon.transport.event_stream import HttpFanOut
 
 _Result = TypeVar("_Result")
 
 Finding = tuple[bool, str]
-_NOT_TRIED: Final = ": NOT TRIED, as "
 _NAMED_MOST: Final = 5
 _ANOTHER: Final = (
     "does applicationName belong to an application that reads another stream? Then use a new one. If "
@@ -111,7 +109,7 @@ Exit codes:
 
 
 def not_tried(what: str, why: str) -> Finding:
-    return True, masked(on_one_line(f"{what}{_NOT_TRIED}{why}"))
+    return True, masked(on_one_line(f"{what}{NOT_TRIED}{why}"))
 
 
 async def try_check(
@@ -135,13 +133,10 @@ async def stream_findings(
     summary = await try_check(findings, f"stream {stream.name}", lambda: kinesis.describe_stream(stream))
     if summary is None:
         return findings
-    listing = "DescribeStream" if stream.is_of_dynamodb else "ListShards"
-    if stream.is_of_dynamodb:
-        findings += await _changes(settings, summary)
-    else:
-        findings.append(
-            (summary.status in {"ACTIVE", "UPDATING"}, f"stream {summary.name}: {summary.status}")
-        )
+    listing = stream.source.lists
+    asked = partial(stream.source.findings, settings, summary)
+    told = await to_thread.run_sync(lambda: list(asked()), abandon_on_cancel=True)
+    findings += ((good, masked(on_one_line(text))) for good, text in told)
     shards = await try_check(findings, listing, lambda: kinesis.list_shards(stream))
     if shards:
         findings.append((True, f"{listing}: {len(shards)} shards"))
@@ -151,32 +146,6 @@ async def stream_findings(
     if shards and (not fan_out or settings.fan_out.fallback_to_polling):
         findings += await _polling(stream, shards[-1], kinesis)
     return findings
-
-
-async def _changes(settings: Settings, summary: StreamSummary) -> list[Finding]:
-    off = ", it was switched off: it is read to its end" if summary.status == "DISABLED" else ""
-    findings = [(True, f"stream {summary.arn}: {summary.status}, {summary.view_type}{off}")]
-    if (why := settings.changes.lacking(summary)) is not None:
-        findings.append((not settings.changes.snapshot, on_one_line(f"images: warning: {why}")))
-    what, hidden = "other readers", "other applications, such as KCL workers, cannot be seen"
-    if settings.endpoints.dynamodb_streams is not None:
-        return [*findings, not_tried(f"{what}: functions of Lambda", f"the endpoint is our own; {hidden}")]
-    ask = partial(functions_that_read, summary.arn, settings.endpoints)
-    try:
-        names = await to_thread.run_sync(ask, abandon_on_cancel=True)
-    except (AwsError, ConfigurationError) as error:
-        why = f"lambda:ListEventSourceMappings did not answer: {describe(error)}; {hidden}"
-        return [*findings, not_tried(f"{what}: functions of Lambda", why)]
-    return [*findings, (True, on_one_line(f"{what}: {_readers(names)}; {hidden}"))]
-
-
-def _readers(functions: Sequence[str]) -> str:
-    if not functions:
-        return "no function of Lambda"
-    said = f"warning: {', '.join(functions)} of Lambda; with this daemon {len(functions) + 1} readers of each shard"
-    return f"{said}, two at most are recommended" + (
-        ", and reads are throttled" if len(functions) > 1 else ""
-    )
 
 
 async def lease_findings(settings: Settings, kinesis: Kinesis, separate: Tables) -> list[Finding]:
@@ -381,7 +350,7 @@ def verdict_of(*, errors: int = 0, warnings: int = 0, not_tried: int = 0, asked_
 
 def count_findings(findings: Sequence[Finding]) -> tuple[int, int]:
     errors = sum(not good for good, _ in findings)
-    return errors, sum(good and _NOT_TRIED in text for good, text in findings)
+    return errors, sum(good and NOT_TRIED in text for good, text in findings)
 
 
 def sentence(notice: Notice, file: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -15,15 +16,13 @@ from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.services import CredentialsSource
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.source import Source, source_named
 
 Service = Literal["kinesis", "dynamodb", "glue", "cloudwatch"]
 _SERVICES: Final[tuple[Service, ...]] = ("kinesis", "dynamodb", "glue", "cloudwatch")
 
 _ARN: Final = re.compile(r"arn:(?P<partition>[^:]+):(?:kinesis|dynamodb):")
 _PARTITIONS: Final = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
-_STREAM: Final = ("DescribeStreamSummary", "ListShards")
-_POLLING: Final = ("GetShardIterator", "GetRecords")
-_CHANGES: Final = ("DescribeStream", *_POLLING)
 _ROWS: Final = ("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Scan")
 _MAKING: Final = ("CreateTable", "DescribeTable")
 
@@ -34,8 +33,7 @@ def build_policy(
     """`account` owns the tables and the streams given by name; None: any."""
     statements: list[dict[str, Any]] = []
     if "kinesis" in services:
-        statements += _kinesis(settings, account)
-        statements += _changes(settings, account)
+        statements += _sources(settings, account)
         statements += _letters(settings, account, ("DeadLetters", "DeadLetterOverflow"), reads=False)
         statements += _landing(settings)
     if "dynamodb" in services:
@@ -67,21 +65,19 @@ def capacity_policy(settings: Settings, *, account: str | None = None) -> dict[s
         _statement("Tables", "dynamodb", ("DescribeTable", "GetItem", "Scan"), _tables(settings, account))
     ]
     if settings.capacity.scale_to_zero:
-        if streams := _streams(settings, account):
-            statements.append(_statement("Peek", "kinesis", _POLLING, streams))
-        statements += _changes(settings, account)
+        arn = partial(_arn, settings, account)
+        for source in _read(settings):
+            statements += (_statement(*right) for right in source.peek_rights(settings, arn))
     return {"Version": "2012-10-17", "Statement": statements}
 
 
 def watch_policy(settings: Settings, *, account: str | None = None) -> dict[str, Any]:
+    polls = replace(settings, retrieval=replace(settings.retrieval, mode=RetrievalMode.POLLING))
     statements = [
-        _statement("Tables", "dynamodb", ("DescribeTable", "GetItem", "Scan"), _tables(settings, account))
+        _statement("Tables", "dynamodb", ("DescribeTable", "GetItem", "Scan"), _tables(settings, account)),
+        *_sources(polls, account),
+        *_cloudwatch(settings),
     ]
-    if streams := _streams(settings, account):
-        actions = ("DescribeStreamSummary", "ListShards", *_POLLING)
-        statements.append(_statement("Streams", "kinesis", actions, streams))
-    statements += _changes(settings, account)
-    statements += _cloudwatch(settings)
     return {"Version": "2012-10-17", "Statement": statements}
 
 
@@ -100,50 +96,15 @@ def is_for_every_account(document: Mapping[str, Any]) -> bool:
     return any(len(parts) > 4 and parts[4] == "*" for parts in arns)
 
 
-def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
-    if settings.streams.name_filter is not None:
-        yield _statement("ListStreams", "kinesis", ("ListStreams",), ["*"])
-    streams = _streams(settings, account)
-    if not streams:
-        return
-    fan_out = settings.retrieval.mode is RetrievalMode.FANOUT
-    # A relay is told that a quiet shard is complete, by a read.
-    polls = not fan_out or settings.fan_out.fallback_to_polling or settings.bundled is not None
-    registers = fan_out and settings.fan_out.consumer_arn is None
-    actions = (*_STREAM, *(_POLLING if polls else ()), *(("RegisterStreamConsumer",) if registers else ()))
-    yield _statement("ReadStream", "kinesis", actions, streams)
-    if fan_out:
-        given = settings.fan_out.consumer_arn
-        name = settings.fan_out.consumer_name or settings.application_name
-        consumers = [f"{stream}/consumer/{name}:*" for stream in streams] if given is None else [given]
-        described = [*streams, *consumers] if registers else consumers
-        yield _statement("FindConsumer", "kinesis", ("DescribeStreamConsumer",), described)
-        yield _statement("Subscribe", "kinesis", ("SubscribeToShard",), consumers)
+def _read(settings: Settings) -> Iterable[Source]:
+    return dict.fromkeys((source_named("kinesis"), *(each.source for each in settings.stream_refs)))
 
 
-def _changes(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
-    """The streams by pattern: a table gets new ones."""
-    arns = _table_streams(settings, account)
-    if arns:
-        yield _statement("ReadChanges", "dynamodb", _CHANGES, arns)
-    if followed := [each for each in arns if each.endswith("/stream/*")]:
-        yield _statement("FindStreams", "dynamodb", ("ListStreams",), followed)
-
-
-def _table_streams(settings: Settings, account: str | None) -> list[str]:
-    arn = partial(_arn, settings, account, "dynamodb")
-    of_dynamodb = (each for each in settings.stream_refs if each.is_of_dynamodb)
-    return [each.arn or arn(f"table/{each.table}/stream/*") for each in of_dynamodb]
-
-
-def _streams(settings: Settings, account: str | None) -> list[str]:
-    arn = partial(_arn, settings, account, "kinesis")
-    found = [
-        each.arn or arn(f"stream/{each.name}") for each in settings.stream_refs if not each.is_of_dynamodb
-    ]
-    if settings.streams.name_filter is not None:
-        found.append(arn(f"stream/{settings.streams.name_filter}"))
-    return found
+def _sources(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
+    arn = partial(_arn, settings, account)
+    for source in _read(settings):
+        for right in source.rights(settings, arn):
+            yield _statement(*right)
 
 
 def _letters(
@@ -191,7 +152,8 @@ def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any
     if tagged:
         yield _statement("Tags", "dynamodb", ("TagResource",), tagged)
     if settings.changes.snapshot:
-        scanned = [each.partition("/stream/")[0] for each in _table_streams(settings, account)]
+        arns = source_named("dynamodb").arns(settings, partial(_arn, settings, account))
+        scanned = [each.partition("/stream/")[0] for each in arns]
         yield _statement("Snapshot", "dynamodb", ("DescribeTable", "Scan"), scanned)
     if tables.migrate_all:
         yield _statement("Migration", "dynamodb", ("ConditionCheckItem",), arns)

@@ -35,15 +35,13 @@ from kcl_landing.keeping.compact import Compactor
 from kcl_landing.keeping.complete import expire_marks, statements_of
 from kcl_landing.keeping.expire import Expirer, rules_of
 from kcl_landing.keeping.names import COMPACTION, sorted_out
-from kcl_landing.keeping.read import Unreadable, readers_of, survey
-from kcl_landing.keeping.readers import forget
+from kcl_landing.keeping.read import Unreadable, forget, readers_of, survey
 from kcl_landing.keeping.status import LogStatus, ShardStatus
 from kcl_landing.keeping.status import status as status_of
 from kcl_landing.keeping.verify import Verifier
 from kcl_landing.log import MANIFESTS, LogInfo
 from kcl_landing.manifests import known_log
-from kcl_landing.store import LogStore, StoredObject, StoreTrouble
-from kcl_landing.stores import open_store
+from kcl_landing.store import LogStore, StoredObject, StoreTrouble, open_store
 from kcl_landing.trouble import ADVICE
 
 EPILOG: Final = """\b

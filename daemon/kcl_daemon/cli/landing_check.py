@@ -12,12 +12,10 @@ def landing_finding(settings: Settings) -> tuple[bool, str]:
     landing = settings.landing
     where = masked(f"landing {landing.uri}")
     # By name: only this needs pyarrow.
-    stores, manifests, store = (
-        import_module(f"kcl_landing.{name}") for name in ("stores", "manifests", "store")
-    )
+    manifests, store = (import_module(f"kcl_landing.{name}") for name in ("manifests", "store"))
     refused = import_module("kcl_landing.control").Refused
     try:
-        opened = stores.open_store(
+        opened = store.open_store(
             landing.uri, endpoint=landing.endpoint or "", region=settings.endpoints.region_name or ""
         )
         opened.read("_kcl_landing.json")

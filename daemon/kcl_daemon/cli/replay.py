@@ -21,7 +21,7 @@ import click
 
 from kcl_daemon import ports
 from kcl_daemon.app import Application, streams_of
-from kcl_daemon.aws.build import build_tables, delete_lease_table, open_kinesis_client, open_sources
+from kcl_daemon.aws.build import build_tables, delete_lease_table, open_kinesis_client
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.children.start import find_program
 from kcl_daemon.cli.common import EXIT_FAILURE, load_file, refuse, report_failure, say
@@ -47,6 +47,7 @@ from kcl_daemon.ports import (
 )
 from kcl_daemon.production import real_adapters
 from kcl_daemon.shards.lineage import InitialPosition, Shard
+from kcl_daemon.sources import open_sources
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.telemetry.recorder import CountedLog

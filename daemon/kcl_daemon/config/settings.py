@@ -175,7 +175,7 @@ class Settings:
 
     @property
     def reads_changes(self) -> bool:
-        return any(each.is_of_dynamodb for each in self.stream_refs)
+        return any(each.source.has_tables for each in self.stream_refs)
 
     @property
     def stream_refs(self) -> tuple[StreamRef, ...]:

@@ -165,10 +165,10 @@ class OwnStreamCheck:
     async def compared(self, leases: Sequence[Lease]) -> ComparedLeases:
         stream = self._streams.stream.ref
         shards = counted_shards(await self._kinesis.list_shards(stream), leases)
-        why = why_unlike(leases, shards, of_dynamodb=stream.is_of_dynamodb)
+        why = why_unlike(leases, shards, of_dynamodb=not stream.source.has_hash_keys)
         listed = {shard.shard_id for shard in shards}
         known = [each for each in leases if each.shard_id in listed and not each.checkpoint.is_sentinel]
-        tried = known[:_MAX_TRIED] if why is None and not stream.is_of_dynamodb else []
+        tried = known[:_MAX_TRIED] if why is None and stream.source.is_replaceable else []
         refusals = [await self._refusal(lease) for lease in tried]
         return ComparedLeases(shards, why, len(tried), tuple(each for each in refusals if each is not None))
 

@@ -134,7 +134,7 @@ class ShardSync:
         self._clock = context.clock
         self._log = context.log
         self._leads = leads
-        self._of_dynamodb = stream.ref.is_of_dynamodb
+        self._of_dynamodb = not stream.ref.source.has_hash_keys
         self._schedule = SyncSchedule(context, table=table, settings=settings, compares=self._of_dynamodb)
         self._cleanup = LeaseCleanup(
             context, table=table, shards=self._own_shards, settings=settings, of_dynamodb=self._of_dynamodb

@@ -83,7 +83,7 @@ class StreamMonitor:
 
     async def has_forgotten(self, lease: Lease) -> bool:
         """The stream may have had it; raises AwsError."""
-        if self._stream.is_of_dynamodb:
+        if not self._stream.source.is_replaceable:
             return True
         shards = await self._kinesis.list_shards(self._stream)
         for _, why in leases_of_another([lease], shards):
@@ -103,7 +103,7 @@ class StreamMonitor:
         self.arn = summary.arn
         if summary.status == "DELETING":
             return StreamState.GONE
-        if self._stream.is_of_dynamodb:
+        if not self._stream.source.is_replaceable:
             return StreamState.THERE
         created_s = int(summary.creation_time_s)
         if self._created_s is None:
@@ -146,15 +146,10 @@ def log_stream_deleted(log: Log, stream: StreamRef) -> None:
         advice = "its leases wait; when it is no longer listed, formerStreamsLeasesDeletionStrategy applies"
         log.warning("stream_gone", stream=str(stream.identity), advice=advice)
         return
-    created = "the stream was deleted; stop this application, or create the stream again and reset its leases"
-    if stream.is_of_dynamodb:
-        created = "it was switched off a day ago; switch it on again" + (
-            "" if stream.table else ", and name the new one, or the table in tableName.source"
-        )
     log.error(
         "stream_gone",
         stream=stream.name,
-        advice=f"{created}. The daemon checks again from time to time and writes nothing until then",
+        advice=f"{stream.source.gone(stream)}. The daemon checks again from time to time and writes nothing until then",
     )
 
 

@@ -369,8 +369,7 @@ class PollingReader(BufferedReader):
         if at_bound or at_end:
             self._put(ReachedBound(()) if at_bound else self._source.end(fetched.child_shards))
             return None
-        # DynamoDB limits reads, not bytes.
-        data_bytes = 0 if self._source.stream.is_of_dynamodb else whole.payload.data_bytes
+        data_bytes = whole.payload.data_bytes if self._source.stream.source.limits_bytes else 0
         return PollResult(len(whole), data_bytes, behind_ms)
 
     async def _room_for(self, part: Batch, whole_bytes: int) -> None:
@@ -414,8 +413,7 @@ class PollingReader(BufferedReader):
                 self._source.memory.idle_iterator = None  # `idle_until_s` stays valid
                 return None
             case AccessDenied():
-                service = "dynamodb" if self._source.stream.is_of_dynamodb else "kinesis"
-                advice = f"grant {service}:GetRecords and GetShardIterator on the stream"
+                advice = f"grant {self._source.stream.source.service}:GetRecords and GetShardIterator on the stream"
                 if segment_of(self._source.shard_id) is not None:
                     advice = "grant dynamodb:Scan and DescribeTable on the table"
                 self._log.error("read_failed", error=str(error), advice=advice)

@@ -39,13 +39,13 @@ from kcl_daemon.retrieval.polling import PollingReader, has_service_limits
 from kcl_daemon.retrieval.source import ReadItem, ShardReader, ShardSource
 from kcl_daemon.retrieval.stages import SkippedRecords, stages
 from kcl_daemon.shards.lineage import InitialPosition, Shard
+from kcl_daemon.source import Source, source_named
 
 if TYPE_CHECKING:
     from kcl_daemon.records.kpl import Deaggregator
     from kcl_daemon.retrieval.fan_out import ConsumerRegistration, FanOutReader
 
 _SERVICE: Final = "kinesis"
-_OF_DYNAMODB: Final = "dynamodbstreams"
 _SUBSCRIBE: Final = "SubscribeToShard"
 T = TypeVar("T")
 
@@ -61,26 +61,27 @@ class MeteredKinesis:
     def __init__(self, kinesis: Kinesis, meters: Meters) -> None:
         self._kinesis = kinesis
         self._meters = meters
-        self._calls = CallMetrics(meters, _SERVICE)
-        self._changes = CallMetrics(meters, _OF_DYNAMODB)
+        self._calls = dict[str, CallMetrics]()
 
     async def _counted(self, operation: str, stream: StreamRef, call: Awaitable[T]) -> T:
-        calls = self._changes if stream.is_of_dynamodb else self._calls
-        return await calls.counted(operation, call)
+        return await self._of(stream.source).counted(operation, call)
+
+    def _of(self, source: Source) -> CallMetrics:
+        return self._calls.setdefault(source.metered_as, CallMetrics(self._meters, source.metered_as))
 
     async def describe_stream(self, stream: StreamRef) -> StreamSummary:
-        operation = "DescribeStream" if stream.is_of_dynamodb else "DescribeStreamSummary"
-        return await self._counted(operation, stream, self._kinesis.describe_stream(stream))
+        return await self._counted(stream.source.describes, stream, self._kinesis.describe_stream(stream))
 
     async def list_streams(self) -> tuple[StreamSummary, ...]:
-        return await self._calls.counted("ListStreams", self._kinesis.list_streams())
+        return await self._of(source_named("kinesis")).counted("ListStreams", self._kinesis.list_streams())
 
     async def streams_of(self, table: str) -> tuple[StreamSummary, ...]:
-        return await self._changes.counted("ListStreams", streams_of(self._kinesis, table))
+        return await self._of(source_named("dynamodb")).counted(
+            "ListStreams", streams_of(self._kinesis, table)
+        )
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
-        operation = "DescribeStream" if stream.is_of_dynamodb else "ListShards"
-        return await self._counted(operation, stream, self._kinesis.list_shards(stream, start))
+        return await self._counted(stream.source.lists, stream, self._kinesis.list_shards(stream, start))
 
     async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
         with self._meters.operation(shard_metrics.PROCESS_ITERATOR, **shard_labels(shard_id, stream)):
@@ -168,7 +169,7 @@ class ReaderFactory:
         continues = self._settings.changes.continues_trimmed
         source = replace(
             source,
-            stops_at_loss=source.stream.is_of_dynamodb if continues is None else not continues,
+            stops_at_loss=source.stream.source.stops_at_loss if continues is None else not continues,
             split=_split_later(hash_range, skipped, strays),
             skipped=skipped,
             strays=strays,
@@ -176,7 +177,7 @@ class ReaderFactory:
                 self._settings, self._schemas, skipped, context=context, last_fetch=source.last_fetch
             ),
         )
-        if self._fan_out is None or source.stream.is_of_dynamodb:
+        if self._fan_out is None or not source.stream.source.has_fan_out:
             return self._polling(source, context)
         consumer = self._consumer_of(source.stream, self._fan_out)
         pushed = self._pushed(source, context, self._fan_out, consumer)
@@ -224,15 +225,14 @@ class ReaderFactory:
         )
 
     def _polling(self, source: ShardSource, context: WorkerContext) -> PollingReader:
-        endpoints = self._settings.endpoints
-        endpoint = endpoints.dynamodb_streams if source.stream.is_of_dynamodb else endpoints.kinesis
+        endpoint = source.stream.source.endpoint
         return PollingReader(
             source,
             context,
             self._budget,
             kinesis=self._kinesis,
             settings=self._settings.retrieval,
-            limited=has_service_limits(endpoint),
+            limited=endpoint is not None and has_service_limits(getattr(self._settings.endpoints, endpoint)),
             reports_empty=self._settings.child.call_for_empty,
         )
 

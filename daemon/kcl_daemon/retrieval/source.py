@@ -151,7 +151,7 @@ class ShardSource:
         DynamoDB may give empty answers before the tip, but hardly so many: what was there before the first of them would have
         come. `quiet_ms`: when the last empty ones in a row were asked for.
         """
-        if not self.stream.is_of_dynamodb:
+        if self.stream.source.says_tip:
             return asked_ms
         return quiet_ms[0] if len(quiet_ms) >= QUIET_ANSWERS else None
 
@@ -165,7 +165,7 @@ class ShardSource:
         if not self.tells_complete or behind_ms != 0 or tip_ms is None:
             return None
         tip_ms = tip_ms if last_ms is None else min(tip_ms, last_ms)
-        return tip_ms - (_SECOND_MS if self.stream.is_of_dynamodb else 0) - _UNREADABLE_MS
+        return tip_ms - self.stream.source.arrival_step_ms - _UNREADABLE_MS
 
     def bounded(self, batch: Batch, tip_ms: int | None, *, at_end: bool) -> tuple[Batch, bool]:
         """The records before `until_ms`, and whether the run ends here. As with `complete_ms`, after records it does not yet."""
@@ -475,7 +475,7 @@ class BufferedReader:
     async def _ends_gone(self, error: StreamNotFound) -> bool:
         """Whether the lease of a shard that its stream no longer has ends here."""
         source = self._source
-        if not source.stops_at_loss and not source.stream.is_of_dynamodb:
+        if not source.stops_at_loss and not source.stream.source.stops_at_loss:
             self._log.warning(
                 "shard_not_found",
                 error=str(error),

@@ -30,11 +30,12 @@ from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import CloudWatch, Cpu, Kinesis, StreamRef, Table, Tables
 from kcl_daemon.progress.watchdog import StallLimits, Watchdog
 from kcl_daemon.shards.lineage import InitialPosition
+from kcl_daemon.source import source_named
+from kcl_daemon.sources import StreamSources
 from kcl_daemon.transport.caller import AwsJsonClient
 from kcl_daemon.transport.dynamodb_streams import CHANGES_API, HttpDynamoStreams
 from kcl_daemon.transport.pool import Parameters
 from kcl_daemon.transport.snapshots import TABLE_API, SnapshotSegments, TableScan
-from kcl_daemon.transport.sources import StreamSources
 from kcl_daemon.transport.table_streams import FollowedTables
 from kcl_daemon.worker import Worker
 from tests.simulator.chance import Chance
@@ -260,7 +261,7 @@ class Fleet:
         segments = SnapshotSegments(
             changes, scan, form=plan.form, read_units=plan.read_units, clock=clock, log=log
         )
-        return StreamSources(kinesis, segments)
+        return StreamSources({source_named("kinesis"): kinesis, source_named("dynamodb"): segments})
 
     def _scan(self, life: Life) -> TableScan | None:
         if self.changed is None:

@@ -210,7 +210,7 @@ def table_looked_at(monkeypatch: pytest.MonkeyPatch, table: ChangedTable, more: 
         assert arn == arn_of(1)
         return ["index", "audit"]
 
-    monkeypatch.setattr("kcl_daemon.cli.check.functions_that_read", readers)
+    monkeypatch.setattr("kcl_daemon.aws.lookups.functions_that_read", readers)
     base = GOOD.replace("streamName = orders\n", CHANGES)
     settings = read(more, base=base).settings
 

@@ -18,6 +18,7 @@ from kcl_daemon.cli.iam_policy import (
     keeper_policy,
     letters_policy,
     replay_policy,
+    watch_policy,
 )
 from tests.unit.config.helpers import GOOD, read
 
@@ -352,6 +353,16 @@ def test_capacity_only_reads_and_looks_into_the_stream_only_where_no_worker_may_
     assert {action.partition(":")[2] for each in found for action in each["Action"]} <= {
         "DescribeTable", "GetItem", "Scan", "GetShardIterator", "GetRecords",
     }  # fmt: skip
+
+
+def test_watch_lists_and_polls_the_streams_whose_shards_are_pushed_to_the_daemon() -> None:
+    settings = read(REGION + "retrievalMode = FANOUT\n", base=FILTER).settings
+    found = watch_policy(settings, account="111122223333")["Statement"]
+    assert [each["Sid"] for each in found] == ["Tables", "ListStreams", "ReadStream", "Metrics"]
+    assert found[2]["Action"] == [
+        f"kinesis:{each}"
+        for each in ("DescribeStreamSummary", "ListShards", "GetShardIterator", "GetRecords")
+    ]
 
 
 def of_changes(lines: str) -> list[tuple[str, list[str], list[str]]]:

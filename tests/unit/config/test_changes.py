@@ -20,7 +20,7 @@ CLICKS = "arn:aws:kinesis:eu-west-1:111122223333:stream/clicks"
 def test_a_stream_by_arn_has_its_name_in_lease_keys_and_is_polled() -> None:
     settings = read(f"streamArn = {ARN}\n", base=BASE).settings
     assert settings.single_stream == StreamRef(NAME, ARN)
-    assert settings.single_stream.is_of_dynamodb
+    assert settings.single_stream.source.has_tables
     assert settings.endpoints.region_name == "eu-west-1"
     assert settings.retrieval.mode is RetrievalMode.POLLING
     assert not settings.reads_many

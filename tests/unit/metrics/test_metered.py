@@ -31,7 +31,8 @@ from kcl_daemon.ports import (
     StreamRef,
 )
 from kcl_daemon.retrieval.readers import MeteredFanOut, MeteredKinesis
-from kcl_daemon.transport.sources import StreamSources
+from kcl_daemon.source import source_named
+from kcl_daemon.sources import StreamSources
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.kinesis import MemoryKinesis
@@ -94,7 +95,13 @@ def test_calls_of_dynamodb_streams_have_a_service_of_their_own() -> None:
     async def main() -> None:
         world = TableWorld()
         kinesis = MeteredKinesis(
-            StreamSources(MemoryKinesis(KinesisModel(lambda: 0.0)), world.changes), gathered.meters
+            StreamSources(
+                {
+                    source_named("kinesis"): MemoryKinesis(KinesisModel(lambda: 0.0)),
+                    source_named("dynamodb"): world.changes,
+                }
+            ),
+            gathered.meters,
         )
         await kinesis.describe_stream(world.ref)
         (shard,) = await kinesis.list_shards(world.ref)

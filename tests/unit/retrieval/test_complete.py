@@ -107,7 +107,7 @@ def test_a_shard_behind_its_tip_is_not_complete() -> None:
 
 def test_dynamodb_must_be_quiet_for_a_while() -> None:
     changes = StreamRef("words", "arn:aws:dynamodb:eu-west-1:1:table/words/stream/1")
-    assert changes.is_of_dynamodb
+    assert not changes.source.says_tip
     source = ShardSource(changes, SHARD, TRIM_HORIZON, None, StartMemory(), tells_complete=True)
     asked_ms = [UNTIL_MS - 2_000 * ago for ago in range(9, -1, -1)]
     assert source.complete_ms(source.tip_ms(UNTIL_MS, asked_ms[1:]), 0) is None, (

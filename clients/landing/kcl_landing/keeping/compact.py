@@ -21,7 +21,7 @@ import msgspec
 from kcl_landing.control import Refused
 from kcl_landing.keeping.names import LogObjects, ShardKey, compaction_path
 from kcl_landing.keeping.read import Head, Unreadable, heads, optional, page_of, side_by_side
-from kcl_landing.keeping.rows import position_problems
+from kcl_landing.keeping.verify import position_problems
 from kcl_landing.log import Entry, Footer, LogInfo, entry_path, page_path, segment_path
 from kcl_landing.segments import Damaged, decode, encode, read_footer
 from kcl_landing.store import LogStore, NoObject

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -11,6 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from kcl_landing.control import Refused
 from kcl_landing.keeping.names import LogObjects, ShardKey, ShardObjects, sorted_out
 from kcl_landing.log import (
     MANIFESTS,
@@ -31,6 +33,7 @@ from kcl_landing.log import (
 )
 from kcl_landing.store import LogStore, NoObject
 
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 AT_ONCE: Final = 32
 _AHEAD: Final = 2
 
@@ -185,3 +188,31 @@ def readers_of(store: LogStore, names: Iterable[str], tell: Callable[[str], obje
         if trouble:
             tell(trouble)
     return notes
+
+
+def register(store: LogStore, name: str, *, at_ms: int) -> ReaderNote:
+    """A new one needs everything. Refused: a wrong name."""
+    note = ReaderNote(_checked(name), {}, at_ms)
+    if store.create(reader_path(name), msgspec.json.encode(note)):
+        return note
+    return reader_of(store, name) or note
+
+
+def report(store: LogStore, name: str, done: Mapping[str, int], *, at_ms: int) -> None:
+    """Replaces all that it has said."""
+    store.replace(reader_path(_checked(name)), msgspec.json.encode(ReaderNote(name, dict(done), at_ms)))
+
+
+def forget(store: LogStore, name: str) -> bool:
+    path = reader_path(_checked(name))
+    is_known = any(each.path == path for each in store.listing(READERS))
+    store.remove([path])
+    return is_known
+
+
+def _checked(name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise Refused(
+            f"{name!r} cannot be the name of a reader: letters, digits, '.', '_' and '-'; at most 128, a letter or digit first"
+        )
+    return name

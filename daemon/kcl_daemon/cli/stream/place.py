@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -38,7 +38,7 @@ class StreamPlace:
 
 @asynccontextmanager
 async def open_place(place: StreamPlace) -> AsyncGenerator[Clients, None]:
-    async with open_clients(place.settings.endpoints, changes=place.ref.is_of_dynamodb) as clients:
+    async with open_clients(place.settings.endpoints, changes=place.ref.source.has_tables) as clients:
         try:
             yield clients
         except* StreamNotFound as missing:
@@ -126,11 +126,8 @@ def _place(
         )
     if endpoint_url is not None:
         url = _read(endpoint().read, endpoint_url, "--endpoint-url")
-        endpoints = (
-            replace(endpoints, dynamodb_streams=url)
-            if ref.is_of_dynamodb
-            else replace(endpoints, kinesis=url)
-        )
+        given: dict[str, Any] = {ref.source.endpoint or "kinesis": url}
+        endpoints = replace(endpoints, **given)
     return StreamPlace(replace(settings, endpoints=endpoints), ref, is_local)
 
 

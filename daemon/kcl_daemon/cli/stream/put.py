@@ -242,7 +242,7 @@ def put(
     """Put the lines of stdin, or of FILEs, into STREAM, a name or an ARN."""
     if key is not None and key_text is not None:
         raise click.UsageError("--key and --key-text cannot go together")
-    if place.ref.is_of_dynamodb:
+    if place.ref.source.has_tables:
         raise click.BadParameter(
             "the stream of a table is written by changes of its items", param_hint="STREAM"
         )

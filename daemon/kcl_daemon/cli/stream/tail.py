@@ -11,7 +11,7 @@ from typing import Final
 import click
 from anyio import CancelScope
 
-from kcl_daemon.aws.build import open_kinesis_client, open_sources
+from kcl_daemon.aws.build import open_kinesis_client
 from kcl_daemon.cli.common import run, say
 from kcl_daemon.cli.leases.change import position_of
 from kcl_daemon.cli.stream.content import Opener, open_opener
@@ -26,6 +26,7 @@ from kcl_daemon.records.event_pattern import PatternError
 from kcl_daemon.records.payload import AnyRecord, Payload, UserRecord, raw_record
 from kcl_daemon.records.record_filter import ONLY_CHANGES, RecordFilter
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
+from kcl_daemon.sources import open_sources
 from kcl_daemon.system import ServiceClock, SystemClock
 from kcl_daemon.text import counted, short_shards
 from kcl_protocol.messages import Record
@@ -107,7 +108,9 @@ async def open_reading(place: StreamPlace, clock: ServiceClock) -> AsyncGenerato
     async with (
         open_place(place) as clients,
         open_kinesis_client(clients, clock, on_date=clock.learn) as client,
-        open_sources(place.settings, clients, client, clock, on_date=clock.learn) as kinesis,
+        open_sources(
+            place.settings, clients, client, clock, streams=(place.ref,), on_date=clock.learn
+        ) as kinesis,
     ):
         yield kinesis
 
@@ -210,7 +213,7 @@ def tail(
     """
     if start.at is StartAt.TIMESTAMP and (start.timestamp_s or 0) > SystemClock().wall_ms() / 1000:
         raise click.BadParameter("it is in the future", param_hint="--from")
-    if record_filter is not None and record_filter.of_changes and not place.ref.is_of_dynamodb:
+    if record_filter is not None and record_filter.of_changes and not place.ref.source.has_tables:
         raise click.BadParameter(ONLY_CHANGES, param_hint="--filter")
     most = TERMINAL_CHARACTERS if sys.stdout.isatty() else None
     form = TailForm(record_filter, text, frozenset(keys), as_json, long, most)

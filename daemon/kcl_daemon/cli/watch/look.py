@@ -262,6 +262,6 @@ class _Stream:
         another: dict[LeaseKey, str] = {}
         if self.another is not None:
             another = {each.lease_key: self.another for each in seen.leases}
-        elif not self.ref.is_of_dynamodb:
+        elif self.ref.source.is_replaceable:
             another = {lease.lease_key: why for lease, why in leases_of_another(seen.leases, shards)}
         return coverage(self.ref.identity, self.shards, replace(seen, another=another))
