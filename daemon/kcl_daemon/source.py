@@ -1,8 +1,4 @@
-"""What is read, and the words for it: a source is one class in one file, which is loaded where a stream is of it.
-
-The scheme of a stream's address says which: that of an ARN is its service, a stream without one is of Kinesis. Another
-package can add a source; docs/extending.md says what each part must do.
-"""
+"""What is read, and the words for it: a source is one class in a file of `sources/`, loaded where a stream is of it."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ Right = tuple[str, str, tuple[str, ...], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a source is opened with; the rest is for those of AWS. `clock` has the services' time of day."""
+    """`clock` has the services' time of day. Without `scan` and `log` no segment of a snapshot can be read."""
 
     settings: Settings
     clock: Clock
@@ -42,21 +38,19 @@ class Opening:
 class Source(ABC):
     """One object for all its streams. What is not said is as with Kinesis."""
 
-    scheme: ClassVar[str]
-    # Who grants what is read, as whose calls they are counted, and the property with its endpoint (None: no service).
+    # Who grants what is read, as whose calls they are counted, and the field of its endpoint.
     service: ClassVar[str] = "kinesis"
     metered_as: ClassVar[str] = "kinesis"
-    endpoint: ClassVar[str | None] = "kinesis"
+    endpoint: ClassVar[str] = "kinesis"
     describes: ClassVar[str] = "DescribeStreamSummary"
     lists: ClassVar[str] = "ListShards"
-    # Whether an empty answer means the tip, bytes are limited, and how exact arrivals are.
+    # Whether an empty answer means the tip, and bytes are limited; how exact arrivals are.
     says_tip: ClassVar[bool] = True
     limits_bytes: ClassVar[bool] = True
     arrival_step_ms: ClassVar[int] = 0
     # Whether a shard stops when records were lost, and one name can mean another stream later.
     stops_at_loss: ClassVar[bool] = False
     is_replaceable: ClassVar[bool] = True
-    # Whether shards have ranges of hash keys, and there is fan-out, or tables that are scanned first.
     has_hash_keys: ClassVar[bool] = True
     has_fan_out: ClassVar[bool] = True
     has_tables: ClassVar[bool] = False
@@ -65,7 +59,7 @@ class Source(ABC):
     def opened(self, opening: Opening) -> Opened[Kinesis]: ...
 
     def gone(self, stream: StreamRef) -> str:
-        """Why it may be gone, and what to do."""
+        """Why, and what to do."""
         del stream
         return (
             "the stream was deleted; stop this application, or create the stream again and reset its leases"
@@ -80,13 +74,12 @@ class Source(ABC):
         """Of a stream without ARN."""
         return f"stream/{stream.name}"
 
+    @abstractmethod
     def rights(self, settings: Settings, arn: MakeArn) -> Iterator[Right]:
         """To read those of its streams that the settings name."""
-        del settings, arn
-        yield from ()
 
     def peek_rights(self, settings: Settings, arn: MakeArn) -> Iterator[Right]:
-        """As `rights`, for `capacity`, which looks whether there is something to read."""
+        """To look whether there is something to read."""
         yield from self.rights(settings, arn)
 
     def findings(self, settings: Settings, summary: StreamSummary) -> Iterator[tuple[bool, str]]:
@@ -106,5 +99,5 @@ def source_named(scheme: str) -> Source:
 
 @cache
 def source_of(arn: str | None, table: str | None = None) -> Source:
-    scheme = "dynamodb" if table is not None else arn.split(":")[2] if arn is not None else "kinesis"
-    return source_named(scheme)
+    is_of_table = table is not None or (arn or "").split(":")[2:3] == ["dynamodb"]
+    return source_named("dynamodb" if is_of_table else "kinesis")

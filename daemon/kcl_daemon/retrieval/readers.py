@@ -225,14 +225,14 @@ class ReaderFactory:
         )
 
     def _polling(self, source: ShardSource, context: WorkerContext) -> PollingReader:
-        endpoint = source.stream.source.endpoint
+        endpoint = getattr(self._settings.endpoints, source.stream.source.endpoint)
         return PollingReader(
             source,
             context,
             self._budget,
             kinesis=self._kinesis,
             settings=self._settings.retrieval,
-            limited=endpoint is not None and has_service_limits(getattr(self._settings.endpoints, endpoint)),
+            limited=has_service_limits(endpoint),
             reports_empty=self._settings.child.call_for_empty,
         )
 

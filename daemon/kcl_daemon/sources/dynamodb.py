@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class TableStreams(Source):
     """An ARN never means another stream. The service does not tell of the tip, nor of hash keys."""
 
-    scheme = service = "dynamodb"
+    service = "dynamodb"
     metered_as = "dynamodbstreams"
     endpoint = "dynamodb_streams"
     describes = lists = "DescribeStream"
@@ -33,7 +33,6 @@ class TableStreams(Source):
 
     @asynccontextmanager
     async def opened(self, opening: Opening) -> AsyncGenerator[Kinesis, None]:
-        """Without `scan` and `log` segments of a snapshot cannot be read."""
         from kcl_daemon.aws.access import AwsAccess, open_client
         from kcl_daemon.transport.dynamodb_streams import CHANGES_API, HttpDynamoStreams
         from kcl_daemon.transport.snapshots import SnapshotSegments

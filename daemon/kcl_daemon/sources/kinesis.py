@@ -17,8 +17,6 @@ _POLLING: Final = ("GetShardIterator", "GetRecords")
 
 
 class KinesisStreams(Source):
-    scheme = "kinesis"
-
     @asynccontextmanager
     async def opened(self, opening: Opening) -> AsyncGenerator[Kinesis, None]:
         from kcl_daemon.transport.kinesis import HttpKinesis

@@ -126,7 +126,7 @@ def _place(
         )
     if endpoint_url is not None:
         url = _read(endpoint().read, endpoint_url, "--endpoint-url")
-        given: dict[str, Any] = {ref.source.endpoint or "kinesis": url}
+        given: dict[str, Any] = {ref.source.endpoint: url}
         endpoints = replace(endpoints, **given)
     return StreamPlace(replace(settings, endpoints=endpoints), ref, is_local)
 
