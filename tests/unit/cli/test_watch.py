@@ -106,12 +106,12 @@ def of(number: int, owner: WorkerId | None = ONE, checkpoint: ExtendedSequenceNu
 
 def with_fleet(test: Callable[[Fleet], Awaitable[T]]) -> T:
     async def played() -> T:
-        fleet = Fleet()
+        fleet, found = Fleet(), list[T]()
         async with anyio.create_task_group() as group:
             group.start_soon(fleet.works)
-            found = await test(fleet)
+            found.append(await test(fleet))
             group.cancel_scope.cancel()
-        return found
+        return found[0]
 
     return run_virtual(played)
 
