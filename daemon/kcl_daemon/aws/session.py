@@ -81,7 +81,7 @@ class _Lean(botocore.loaders.JSONFileLoader):
 
 def _undocumented(found: dict[str, object]) -> dict[str, object]:
     if isinstance(found.get("documentation"), str):
-        del found["documentation"]
+        found["documentation"] = ""  # botocore asks for it in places
     return found
 
 

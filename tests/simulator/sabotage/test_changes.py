@@ -11,10 +11,11 @@ import pytest
 from kcl_daemon.config.balance import ShardSettings
 from kcl_daemon.config.changes import ChangesSettings
 from kcl_daemon.consumer import consumer, shard_end
-from kcl_daemon.fleet import lease_cleanup, shard_sync
+from kcl_daemon.fleet import lease_cleanup
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.ports import ScannedPage, ScanPort
 from kcl_daemon.retrieval.source import BufferedReader
+from kcl_daemon.shards import snapshot
 from kcl_daemon.shards.lineage import Shard, child_leases
 from kcl_daemon.shards.sync import CleanupVerdict, JudgedLease
 from kcl_daemon.transport import table_streams
@@ -107,7 +108,7 @@ def segments_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     def all_begin(shards: Sequence[Shard], leases: Iterable[Lease]) -> tuple[Shard, ...]:
         return tuple(replace(shard, parent_shard_ids=frozenset()) for shard in shards if shard.is_open)
 
-    patch.setattr(shard_sync, "with_segments", all_begin)
+    patch.setattr(snapshot, "with_segments", all_begin)
 
 
 def one_item_too_far(patch: pytest.MonkeyPatch) -> None:
