@@ -36,6 +36,7 @@ from tools.metrics_reference import FAMILIES
 
 PACKAGING: Final = ROOT / "packaging"
 MANIFESTS: Final = sorted((PACKAGING / "kubernetes").glob("*.yaml"))
+WATCH: Final = PACKAGING / "watch" / "kubernetes.yaml"
 KEDA: Final = [path for path in MANIFESTS if path.name.startswith("keda")]
 SIDECAR: Final = PACKAGING / "sidecar"
 # The first in which a sidecar may be what our example makes of it, and the last that the schemas know.
@@ -86,13 +87,22 @@ def test_there_are_manifests_to_look_at() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*MANIFESTS, WATCH], ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_manifests_fit_their_schemas(path: Path, version: str) -> None:
     for document in documents(path):
         if document["apiVersion"] == "keda.sh/v1alpha1":
             assert fits_keda(document)
         else:
             kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_the_watcher_of_a_schedule_runs_only_instead_of_the_one_that_stays() -> None:
+    once = of_kind(WATCH, "CronJob")["spec"]
+    (container,) = once["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert once["suspend"] is True
+    assert (container["args"][0], "--once" in container["args"]) == ("watch", True)
+    (stays,) = of_kind(WATCH, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert (stays["args"][0], "--serve" in stays["args"]) == ("watch", True)
 
 
 def fits_keda(document: Tree) -> bool:

@@ -15,6 +15,7 @@ from kcl_daemon.config.children import ChildSettings
 from tests.packaging.dockerfile import ROOT
 
 SERVICE: Final = ROOT / "packaging" / "systemd" / "kcl-daemon.service"
+WATCH: Final = ROOT / "packaging" / "watch" / "kcl-daemon-watch.service"
 EXPOSURE_MOST: Final = 3.0
 
 
@@ -63,16 +64,18 @@ def test_the_only_folder_that_can_be_written_is_the_working_directory() -> None:
     assert (section["StateDirectoryMode"], section["UMask"]) == ("0700", "0077")
 
 
-def test_systemd_itself_accepts_the_service(tmp_path: Path) -> None:
-    unit = tmp_path / SERVICE.name
-    unit.write_text(SERVICE.read_text(encoding="utf-8").replace("/opt/kcl-daemon/bin/kcl-daemon", "/bin/sh"))
+@pytest.mark.parametrize("service", [SERVICE, WATCH], ids=lambda path: path.stem)
+def test_systemd_itself_accepts_the_service(service: Path, tmp_path: Path) -> None:
+    unit = tmp_path / service.name
+    unit.write_text(service.read_text(encoding="utf-8").replace("/opt/kcl-daemon/bin/kcl-daemon", "/bin/sh"))
     done = analyze("verify", str(unit))
-    about_it = [line for line in (done.stdout + done.stderr).splitlines() if SERVICE.stem in line]
+    about_it = [line for line in (done.stdout + done.stderr).splitlines() if service.stem in line]
     assert (about_it, done.returncode) == ([], 0)
 
 
-def test_systemd_finds_the_service_little_exposed() -> None:
-    done = analyze("security", "--offline=true", "--no-pager", str(SERVICE))
-    match = re.search(r"Overall exposure level for kcl-daemon\.service: ([0-9.]+)", done.stdout)
+@pytest.mark.parametrize("service", [SERVICE, WATCH], ids=lambda path: path.stem)
+def test_systemd_finds_the_service_little_exposed(service: Path) -> None:
+    done = analyze("security", "--offline=true", "--no-pager", str(service))
+    match = re.search(rf"Overall exposure level for {service.stem}\.service: ([0-9.]+)", done.stdout)
     assert match is not None, done.stdout + done.stderr
     assert float(match[1]) < EXPOSURE_MOST
