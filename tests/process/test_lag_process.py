@@ -126,10 +126,14 @@ def test_records_that_are_read_up_to_four_answers_ahead_are_as_old_as_they_are(
         began_s = monotonic_s()
         wait_until(lambda: shard_of(port)["waiting_records"] >= 15, "it has read ahead")
         assert 15 <= shard_of(port)["waiting_records"] <= 30, "it reads no more than four answers ahead"
-        half_s = 0.0
+        seen_s = [
+            0.0,
+            0.0,
+        ]  # when the last look saw no more than half of them done, and when the next one saw more
         while (done := done_in(tmp_path)) < 50:
             shard, since_s = shard_of(port), monotonic_s() - began_s
-            half_s = since_s if done <= 30 else half_s
+            if seen_s[1] == 0.0:
+                seen_s[done > 30] = since_s
             assert shard["lag_s"] == pytest.approx(since_s, abs=1.0)
             assert shard["uncheckpointed_s"] == pytest.approx(since_s, abs=1.0)
             assert shard["read_records"] - shard["records"] == pytest.approx(shard["waiting_records"], abs=10)
@@ -144,7 +148,7 @@ def test_records_that_are_read_up_to_four_answers_ahead_are_as_old_as_they_are(
             "its latency, up to ten seconds old, is told",
         )
         shard = shard_of(port)
-        assert shard["p50_s"] == pytest.approx(half_s, rel=0.1, abs=1.0), "half of them were done by then"
+        assert 0.9 * seen_s[0] - 1.0 <= shard["p50_s"] <= 1.1 * seen_s[1] + 1.0, "half were done by then"
         assert shard["p99_s"] == pytest.approx(took_s, rel=0.1, abs=1.0)
 
 

@@ -11,6 +11,10 @@ from typing import Any, Final, cast
 
 import anyio
 
+from kcl_daemon.capacity.figures import Bound, Capacity, StreamCapacity
+from kcl_daemon.cli.leases.look import LeaseLag
+from kcl_daemon.cli.watch.command import WatchFigures
+from kcl_daemon.cli.watch.look import Position, Watched
 from kcl_daemon.config.balance import ShardSettings
 from kcl_daemon.config.streams import FormerStreams
 from kcl_daemon.config.tables import TablesSettings
@@ -19,7 +23,7 @@ from kcl_daemon.cpu.sources import CpuSampler
 from kcl_daemon.errors import AwsError, CpuUnreadable, IteratorExpired
 from kcl_daemon.fleet.tables import ApplicationTables
 from kcl_daemon.leases.layout import TableStatus
-from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.row import Absent, RowCheck, RowUpdate, steal_or_take
 from kcl_daemon.migrations.kcl2_taking import LeaseTake
 from kcl_daemon.migrations.one_table_rules import (
@@ -222,10 +226,20 @@ class _Only:
         self.__dict__.update(attributes)
 
 
+async def watcher_looks(meters: Meters) -> None:
+    """It knows everything that can be known."""
+    position = Position(TRIM_HORIZON, 0.0, LeaseLag(5000))
+    whole = StreamCapacity(None, 1, 5.0, 1.0, 0.0, Bound.NOTHING, "", 1.0, 1.0)
+    capacity = Capacity(0, WorkerId("w-1"), 1, 0, 1, "", "", "", whole)
+    looked = Watched(9.0, 9000, seen_s=9.0, workers=1, positions={_KEY: position}, capacity=capacity)
+    WatchFigures(meters).take(looked)
+
+
 SCENES: Final = cast(
     "tuple[Callable[[Meters], Awaitable[None]], ...]",
     (
         leases_cannot_be_read,
+        watcher_looks,
         leader_fails_and_resigns,
         lease_is_taken_by_another,
         version_cannot_be_read,

@@ -26,7 +26,7 @@ from kcl_daemon.coverage import unread_lines
 from kcl_daemon.fleet.coverage_watch import UnreadFigures
 from kcl_daemon.metrics import own
 from kcl_daemon.metrics.metric import MetricLevel
-from kcl_daemon.ports import Log
+from kcl_daemon.ports import Log, Meters
 from kcl_daemon.telemetry.cloudwatch import CloudWatchExporter, CloudWatchOptions, StatisticSets
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.telemetry.prometheus import PrometheusExposition, Totals
@@ -99,12 +99,12 @@ def watch_lines(seen: Watched) -> Iterator[str]:
 class WatchFigures:
     """The figures of a look, for Prometheus and CloudWatch. What is not known has no value: only the age of the last look grows."""
 
-    def __init__(self, recorder: MetricsRecorder) -> None:
-        self._recorder = recorder
-        self._of_unread = UnreadFigures(recorder)
+    def __init__(self, meters: Meters) -> None:
+        self._meters = meters
+        self._of_unread = UnreadFigures(meters)
 
     def take(self, seen: Watched) -> None:
-        add = self._recorder.add
+        add = self._meters.add
         add(own.WATCH_LOOK_FAILED, bool(seen.troubles))
         if seen.seen_s is None:
             return
