@@ -17,6 +17,8 @@ from kcl_daemon.metrics import own
 from kcl_daemon.ports import Meters
 
 _FORGETS_S: Final = 120.0
+_EVERY_S: Final = 5.0
+_NAMED_MOST: Final = 100
 _TOLD: Final = {
     Bound.FAILING: "its children keep failing",
     Bound.HANGING: "its child has worked on one action for too long",
@@ -54,8 +56,6 @@ def _told(monitor: FleetMonitor) -> Iterator[tuple[LeaseKey, Bound, str]]:
 
 
 class UnreadFigures:
-    """The figures of unread shards. Of one that is read again, 0 is the last."""
-
     def __init__(self, meters: Meters) -> None:
         self._meters = meters
         self._named: set[str] = set()
@@ -65,7 +65,7 @@ class UnreadFigures:
         for cause in Unread:
             count = sum(each.cause == cause.value for each in unread)
             self._meters.add(own.SHARDS_UNREAD_BY_CAUSE, count, cause=cause.value)
-        seconds = {each.key: each.seconds for each in unread}
+        seconds = {each.key: each.seconds for each in unread[:_NAMED_MOST]}
         for key in self._named | seconds.keys():
             self._meters.add(own.SHARD_UNREAD, seconds.get(key, 0.0), **_labels(key))
         self._named = set(seconds)
@@ -77,8 +77,6 @@ def _labels(key: str) -> dict[str, str]:
 
 
 class CoverageWatch:
-    """The leader's. It lists no shards: a hole between leases is the audit's matter (`shards/sync.py`)."""
-
     def __init__(
         self,
         context: WorkerContext,
@@ -96,8 +94,10 @@ class CoverageWatch:
         self._figures = UnreadFigures(context.meters)
 
     def polled(self) -> None:
-        """A leader that was none for a while knows nothing of the time between."""
-        seen, now_s = tables_seen(self._monitor, self._pauses()), self._clock.monotonic()
+        now_s = self._clock.monotonic()
+        if now_s - self._polled_s < _EVERY_S:
+            return  # thousands of leases take a tenth of a second
+        seen = tables_seen(self._monitor, self._pauses())
         if now_s - self._polled_s > _FORGETS_S:
             self._log = CoverageLog()
         self._polled_s = now_s
