@@ -57,8 +57,11 @@ class TablesSeen:
     stalled: Mapping[LeaseKey, str] = field(default_factory=dict[LeaseKey, str])
     pauses: Sequence[Hold] = ()
 
-    def of(self, stream: StreamIdentity | None) -> TablesSeen:
-        return replace(self, leases=[each for each in self.leases if each.stream == stream])
+    def by_stream(self) -> dict[StreamIdentity | None, list[Lease]]:
+        found: dict[StreamIdentity | None, list[Lease]] = {}
+        for lease in self.leases:
+            found.setdefault(lease.stream, []).append(lease)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,27 +228,19 @@ class CoverageLog:
     def _still_failing(
         self, now: ShardCoverage, checkpoints: Mapping[LeaseKey, ExtendedSequenceNumber]
     ) -> ShardCoverage:
-        before = self.failed.get(now.key)
-        if (
-            now.cause not in {None, Unread.NO_OWNER}
-            or before is None
-            or checkpoints.get(now.key) != before[0]
-        ):
+        at, cause, why = self.failed.get(now.key, (None, None, ""))
+        if now.cause not in {None, Unread.NO_OWNER} or at is None or at != checkpoints.get(now.key):
             return now
-        return replace(now, cause=before[1], why=f"{before[2]}; nothing was checkpointed since")
+        return replace(now, cause=cause, why=f"{why}; nothing was checkpointed since")
 
     def unread(self, now_s: float) -> tuple[UnreadShard, ...]:
         """The longest first."""
+        since_s = self.since_s
         found = [
             UnreadShard(
-                each.key,
-                each.cause.value,
-                each.why,
-                now_s - self.since_s[each.key],
-                each.reader,
-                each.waits_for,
+                each.key, cause.value, each.why, now_s - since_s[each.key], each.reader, each.waits_for
             )
             for each in self.covered
-            if each.cause is not None
+            if (cause := each.cause) is not None
         ]
         return tuple(sorted(found, key=lambda each: (-each.seconds, each.key)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -65,10 +66,11 @@ class UnreadFigures:
         for cause in Unread:
             count = sum(each.cause == cause.value for each in unread)
             self._meters.add(own.SHARDS_UNREAD_BY_CAUSE, count, cause=cause.value)
-        seconds = {each.key: each.seconds for each in unread[:_NAMED_MOST]}
-        for key in self._named | seconds.keys():
+        seconds = {each.key: each.seconds for each in unread}
+        named = {each.key for each in unread[:_NAMED_MOST]}
+        for key in self._named | named:
             self._meters.add(own.SHARD_UNREAD, seconds.get(key, 0.0), **_labels(key))
-        self._named = set(seconds)
+        self._named = named
 
 
 def _labels(key: str) -> dict[str, str]:
@@ -101,8 +103,11 @@ class CoverageWatch:
         if now_s - self._polled_s > _FORGETS_S:
             self._log = CoverageLog()
         self._polled_s = now_s
-        streams = dict.fromkeys(lease.stream for lease in seen.leases)
-        covered = [each for stream in streams for each in coverage(stream, None, seen.of(stream))]
+        covered = [
+            each
+            for stream, leases in seen.by_stream().items()
+            for each in coverage(stream, None, replace(seen, leases=leases))
+        ]
         self._log = self._log.seen(covered, seen, now_s)
         self._figures.take(self._log.unread(now_s))
 

@@ -30,7 +30,7 @@ _F: Final = families(
     counter otlp_exports_failed: Exports to the OTLP collector that failed.
     gauge shards_unread: By the leader and by `kcl-daemon watch`: open shards that nobody reads.
     gauge shards_unread_by_cause{cause}: By the leader and by `kcl-daemon watch`: open shards that nobody reads, by cause.
-    gauge shard_unread_seconds{shard_id,stream}: By the leader and by `kcl-daemon watch`: how long nobody has read a shard; 0 once it is read again, then absent.
+    gauge shard_unread_seconds{shard_id,stream}: By the leader and by `kcl-daemon watch`: how long nobody has read a shard, of the hundred unread longest; 0 once it is read again, then absent.
     gauge watch_shards: By `kcl-daemon watch`: open shards.
     gauge watch_workers: By `kcl-daemon watch`: workers that report, of Java too.
     gauge watch_oldest_unread_seconds: By `kcl-daemon watch`: how far behind the tip the checkpoint is that is furthest behind; absent: of no shard it is known.

@@ -8,7 +8,7 @@ from dataclasses import replace
 import anyio
 
 from kcl_daemon.coverage import UnreadShard
-from kcl_daemon.fleet.coverage_watch import CoverageWatch
+from kcl_daemon.fleet.coverage_watch import CoverageWatch, UnreadFigures
 from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity, WorkerId, lease_key_of
 from kcl_daemon.leases.row import new_lease_row
@@ -138,3 +138,19 @@ def test_a_leader_that_was_none_for_a_while_begins_anew() -> None:
         await leader.polls(4)
 
     assert play(mine(None), scene=scene).unread[0].seconds <= 6
+
+
+def test_of_many_unread_shards_a_hundred_have_a_series_and_none_of_them_is_called_read() -> None:
+    figures = Figures()
+    taking = UnreadFigures(figures)  # type: ignore[arg-type]
+    first = [UnreadShard(f"shardId-{number:012d}", "no owner", "", 200.0 - number) for number in range(150)]
+    taking.take(first)
+    series = [name for name in figures.last if name[0] == "kcl_shard_unread_seconds"]
+    assert (len(series), figures.last["kcl_shards_unread", ""]) == (100, 150)
+    longest = replace(first[149], seconds=900.0)
+    taking.take([longest, *first[:149]])
+    assert figures.last["kcl_shard_unread_seconds", first[99].key] == 101.0, (
+        "it has lost its place, and is unread"
+    )
+    taking.take([])
+    assert {figures.last[name] for name in series} == {101.0, 0.0}

@@ -116,7 +116,7 @@ async def observe(
         failover_s=pace.failover_s,
     )
     holds: tuple[Hold, ...] = ()
-    unreadable = [each async for each in _unreadable(tables, monitor, lock)]
+    unreadable = [each async for each in unreadable_rows(tables, monitor, lock)]
     try:
         holds = holds_from_row(await tables.coordinator.get(HOLDS_KEY))
     except MalformedHoldsError as malformed:
@@ -125,7 +125,7 @@ async def observe(
     return replace(seen, unreadable=tuple(unreadable), holds=in_force)
 
 
-async def _unreadable(
+async def unreadable_rows(
     tables: Tables, monitor: FleetMonitor, lock: LeaderLock | None
 ) -> AsyncIterator[UnreadableRow]:
     if monitor.unreadable_leases:

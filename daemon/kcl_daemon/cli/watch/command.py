@@ -186,7 +186,7 @@ class _Watch:
         self._figures = WatchFigures(self.recorder)
         self._told: object = None
 
-    async def look(self, *, as_json: bool, always: bool = False) -> Watched:
+    async def look(self, *, as_json: bool) -> Watched:
         """Prints it if something is different but times."""
         seen = await self.watcher.look()
         self._figures.take(seen)
@@ -196,13 +196,9 @@ class _Watch:
             seen.workers,
             seen.settled,
         )
-        if always or news != self._told:
+        if news != self._told:
             self._told = news
-            click.echo(
-                json_text(watch_json(seen, self.after_s))
-                if as_json
-                else "\n".join(map(on_one_line, watch_lines(seen)))
-            )
+            self._print(seen, as_json=as_json)
         return seen
 
     async def once(self, poll_s: float, *, as_json: bool) -> int:
@@ -214,14 +210,14 @@ class _Watch:
                 break
             await self._clock.sleep(poll_s)
         self._figures.take(seen)
-        click.echo(
-            json_text(watch_json(seen, self.after_s))
-            if as_json
-            else "\n".join(map(on_one_line, watch_lines(seen)))
-        )
+        self._print(seen, as_json=as_json)
         if seen.seen_s is None:
             return EXIT_FAILURE
         return EXIT_UNREAD if seen.reasons(self.after_s) else 0
+
+    def _print(self, seen: Watched, *, as_json: bool) -> None:
+        lines = map(on_one_line, watch_lines(seen))
+        click.echo(json_text(watch_json(seen, self.after_s)) if as_json else "\n".join(lines))
 
 
 async def _run(

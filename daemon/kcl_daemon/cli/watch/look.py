@@ -5,14 +5,14 @@ The workers may be dead, or Java's. What could not be looked at is in the answer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
 from kcl_daemon.capacity.figures import Capacity
 from kcl_daemon.cli.application import Application, no_log, observer
-from kcl_daemon.cli.leases.look import LeaseLag, lags
+from kcl_daemon.cli.leases.look import LeaseLag, lags, unreadable_rows
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.context import timings
 from kcl_daemon.coverage import CoverageLog, ShardCoverage, TablesSeen, Unread, UnreadShard, coverage
@@ -22,8 +22,7 @@ from kcl_daemon.fleet.coverage_watch import tables_seen
 from kcl_daemon.fleet.many_streams import MultiStreamTracker
 from kcl_daemon.fleet.own_stream import stream_words
 from kcl_daemon.leases.holds import HOLDS_KEY, Hold, MalformedHoldsError, holds_from_row
-from kcl_daemon.leases.lease import Lease, LeaseKey
-from kcl_daemon.leases.row import MalformedRowError, is_lease_row, lease_from_row
+from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity
 from kcl_daemon.leases.text_row import OwnStream
 from kcl_daemon.ports import StreamRef
 from kcl_daemon.shards.lineage import Shard, leases_of_another
@@ -128,14 +127,19 @@ class Watcher:
             await self._monitor.refresh_workers()
             _, capacity = await read_capacity(tables.coordinator)
             pauses = await self._pauses(troubles)
-            unreadable = await self._unreadable()
+            unreadable = frozenset([row.key async for row in unreadable_rows(tables, self._monitor, None)])
         except AwsError as error:
             troubles.append(f"the tables cannot be read: {error}")
             self._watched = replace(before, now_s=now_s, now_ms=now_ms, troubles=tuple(troubles))
             return self._watched
-        await self._list_streams(troubles)
         seen = replace(tables_seen(self._monitor, pauses), unreadable=unreadable)
-        covered = [each for stream in self._streams for each in stream.covered(seen)]
+        by_stream = seen.by_stream()
+        await self._list_streams(by_stream, troubles)
+        covered = [
+            each
+            for stream in self._streams
+            for each in stream.covered(replace(seen, leases=by_stream.get(stream.ref.identity, [])))
+        ]
         self._watched = Watched(
             now_s,
             now_ms,
@@ -158,22 +162,12 @@ class Watcher:
             return ()
         return tuple(each for each in holds if not each.is_over(self._clock.wall_ms()))
 
-    async def _unreadable(self) -> frozenset[str]:
-        if not self._monitor.unreadable_leases:
-            return frozenset()
-        found: set[str] = set()
-        for row in await self._application.opened.tables.leases.scan():
-            try:
-                if is_lease_row(row):
-                    lease_from_row(row)
-            except MalformedRowError as malformed:
-                found.add(malformed.key)
-        return frozenset(found)
-
-    async def _list_streams(self, troubles: list[str]) -> None:
+    async def _list_streams(
+        self, by_stream: Mapping[StreamIdentity | None, Sequence[Lease]], troubles: list[str]
+    ) -> None:
         """List shards now and then, and at once where the leases say that the list is old."""
         now_s = self._clock.monotonic()
-        is_old = any(each.is_older_than(self._monitor.leases) for each in self._streams)
+        is_old = any(each.is_older_than(by_stream.get(each.ref.identity, ())) for each in self._streams)
         if (
             not is_old
             and now_s - self._listed_s < STREAM_EVERY_S
@@ -249,19 +243,19 @@ class _Stream:
     trouble: str = ""
 
     def is_older_than(self, leases: Iterable[Lease]) -> bool:
-        """Whether a lease is finished whose shard was open, or of a shard that was not there."""
+        """Whether a lease of it is finished whose shard was open, or of a shard that was not there."""
         is_open = {each.shard_id: each.is_open for each in self.shards or ()}
         return any(
             is_open.get(each.shard_id, False) if each.is_finished else each.shard_id not in is_open
             for each in leases
-            if each.stream == self.ref.identity
         )
 
     def covered(self, seen: TablesSeen) -> tuple[ShardCoverage, ...]:
-        seen, shards = seen.of(self.ref.identity), self.shards or ()
         another: dict[LeaseKey, str] = {}
         if self.another is not None:
             another = {each.lease_key: self.another for each in seen.leases}
         elif self.ref.source.is_replaceable:
-            another = {lease.lease_key: why for lease, why in leases_of_another(seen.leases, shards)}
+            another = {
+                lease.lease_key: why for lease, why in leases_of_another(seen.leases, self.shards or ())
+            }
         return coverage(self.ref.identity, self.shards, replace(seen, another=another))
