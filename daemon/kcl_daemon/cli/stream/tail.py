@@ -78,9 +78,9 @@ class Screen:
     def __init__(self, form: TailForm, opener: Opener, most: int | None) -> None:
         self._form = form
         self._opener = opener
-        self._most = most
+        self._most = most or sys.maxsize
         self.read = self.shown = 0
-        self.full = CancelScope()  # made on the loop
+        self.full = CancelScope()
 
     async def show(self, shard_id: ShardId, records: Sequence[AnyRecord]) -> None:
         lines: list[str] = []
@@ -89,17 +89,17 @@ class Screen:
             seen = await self._opener.opened(shard_id, record)
             if self._form.wants(seen):
                 lines.append(self._form.line(seen))
-            if self._most is not None and self.shown + len(lines) >= self._most:
+            if self.shown + len(lines) >= self._most:
                 break
+        del lines[self._most - self.shown :]  # others showed theirs meanwhile
         self.shown += len(lines)
         try:
             if lines:
                 click.echo("\n".join(lines))
         except BrokenPipeError:
-            # What Python writes at its end has no reader either.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
             self.full.cancel()
-        if self._most is not None and self.shown >= self._most:
+        if self.shown >= self._most:
             self.full.cancel()
 
 
