@@ -1,6 +1,8 @@
-"""The parts of `make prove`, in the order in which they run.
+"""The parts of `make prove`.
 
-The minutes are what a part takes on two quiet cores, rounded up. Each is to stay below `LIMIT_MIN`, all together below
+What measures runs first, alone. Then what waits runs one after another, and beside it, giving way, what computes.
+
+The minutes are what a part takes on two quiet cores, rounded up. Each is to stay below `LIMIT_MIN`, the whole below
 `WHOLE_MIN`: `tests/house/test_parts.py` adds them up, and looks that each file with a test marked `prove` is in one part.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 LIMIT_MIN: Final = 25
@@ -22,6 +25,17 @@ PROPERTIES: Final = ("tests/unit", "tests/contract", "tests/landing", "tests/pro
 """Where property tests are; each draws ten times as many examples as every day, and new ones."""
 
 
+class Beside(Enum):
+    """What a part can run beside."""
+
+    NOTHING = "nothing"
+    """It measures time on the clock, or how time grows."""
+    WHAT_COMPUTES = "what computes"
+    """It waits most of its time, and must not be kept waiting by others."""
+    WHAT_WAITS = "what waits"
+    """It computes, and may take as long as it takes: it gives way to all else."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One command.
@@ -32,6 +46,7 @@ class Part:
         command: what is run, at the top of the repository.
         counted: pattern of the number of its tests, files or runs in what it prints; the last one counts.
         files: whose tests marked `prove` it runs.
+        beside: what else may run at the same time.
     """
 
     name: str
@@ -39,6 +54,7 @@ class Part:
     command: tuple[str, ...]
     counted: str
     files: tuple[str, ...] = ()
+    beside: Beside = Beside.WHAT_WAITS
 
 
 def parts(*, seeds: int = SEEDS, first: int = 1) -> tuple[Part, ...]:
@@ -53,7 +69,8 @@ def parts(*, seeds: int = SEEDS, first: int = 1) -> tuple[Part, ...]:
         Part("types", 2, _python("-m", "basedpyright", "--warnings", "--stats"), r"Found (\d+) source files"),
         Part("properties", 3, _tests("hypothesis and not prove and not peer", *PROPERTIES), _PASSED),
         *_ALONE,
-        *_SIDE_BY_SIDE,
+        *_WAITING,
+        *_COMPUTING,
         Part("triples", 5, _python("-m", "tests.simulator", *_TRIPLES, "--jobs", "2"), _RUNS),
         Part("seeds", 10, _python(*simulator, "--jobs", "2"), _RUNS),
     )
@@ -70,16 +87,17 @@ def _tests(marks: str, *files: str, at_once: int = 2) -> tuple[str, ...]:
     return _python("-m", "pytest", "-m", marks, *each, *beside, *files)
 
 
-def _proofs(name: str, minutes: int, *files: str, at_once: int = 2) -> Part:
+def _proofs(
+    name: str, minutes: int, *files: str, at_once: int = 2, beside: Beside = Beside.WHAT_COMPUTES
+) -> Part:
     """The tests marked `prove` of some files, so many at the same time."""
-    return Part(name, minutes, _tests("prove", *files, at_once=at_once), _PASSED, files)
+    return Part(name, minutes, _tests("prove", *files, at_once=at_once), _PASSED, files, beside)
 
 
 _PASSED: Final = r"(\d+) passed"
 _RUNS: Final = r"runs (\d+)  virtual hours"
 # Each row of the array once: `tests/simulator/pairs/test_array.py` looks that there are no more.
 _TRIPLES: Final = ("--scenario", "triples", "--seeds", str(ROWS_OF_TRIPLES), "--first", "1")
-# What measures time on the clock, or how it grows: with nothing beside it.
 _ALONE: Final = (
     _proofs(
         "quiet",
@@ -90,23 +108,17 @@ _ALONE: Final = (
         "tests/process/test_restart_in_place.py",
         "tests/benchmarks/test_assignment.py",
         at_once=1,
+        beside=Beside.NOTHING,
+    ),
+    _proofs(
+        "fleets",
+        9,
+        "tests/benchmarks/test_fleet.py",
+        "tests/benchmarks/test_shards.py",
+        beside=Beside.NOTHING,
     ),
 )
-_SIDE_BY_SIDE: Final = (
-    _proofs(
-        "unit",
-        4,
-        "tests/unit/records/test_record_filter.py",
-        "tests/unit/retrieval/test_fuzz.py",
-        "tests/unit/test_expressions.py",
-    ),
-    _proofs(
-        "installed",
-        6,
-        "tests/documents/test_story.py",
-        "tests/packaging/test_extras.py",
-        "tests/packaging/test_image.py",
-    ),
+_WAITING: Final = (
     _proofs("dropin", 3, "tests/dropin/test_libraries.py", "tests/dropin/test_samples.py"),
     _proofs(
         "process",
@@ -124,6 +136,34 @@ _SIDE_BY_SIDE: Final = (
         "tests/landing/test_crashes.py",
         at_once=3,
     ),
+    _proofs("spark-backlog", 4, "tests/spark/test_backlog.py"),
+    _proofs("spark-crashes", 8, "tests/spark/test_crashes.py", "tests/spark/test_landing_crashes.py"),
+    _proofs("spark-hosts", 16, "tests/spark/test_windows_whole.py", "tests/spark/test_hosts.py"),
+    _proofs(
+        "spark-elsewhere",
+        5,
+        "tests/spark/test_elsewhere.py",
+        "tests/spark/test_packages.py",
+        "tests/spark/test_shell.py",
+    ),
+)
+_COMPUTING: Final = (
+    _proofs(
+        "unit",
+        4,
+        "tests/unit/records/test_record_filter.py",
+        "tests/unit/retrieval/test_fuzz.py",
+        "tests/unit/test_expressions.py",
+        beside=Beside.WHAT_WAITS,
+    ),
+    _proofs(
+        "installed",
+        6,
+        "tests/documents/test_story.py",
+        "tests/packaging/test_extras.py",
+        "tests/packaging/test_image.py",
+        beside=Beside.WHAT_WAITS,
+    ),
     _proofs(
         "simulator",
         8,
@@ -134,16 +174,6 @@ _SIDE_BY_SIDE: Final = (
         "tests/simulator/test_determinism.py",
         "tests/simulator/test_points.py",
         "tests/simulator/test_scenarios.py",
-    ),
-    _proofs("fleets", 9, "tests/benchmarks/test_fleet.py", "tests/benchmarks/test_shards.py"),
-    _proofs("spark-backlog", 4, "tests/spark/test_backlog.py"),
-    _proofs("spark-crashes", 8, "tests/spark/test_crashes.py", "tests/spark/test_landing_crashes.py"),
-    _proofs("spark-hosts", 16, "tests/spark/test_windows_whole.py", "tests/spark/test_hosts.py"),
-    _proofs(
-        "spark-elsewhere",
-        5,
-        "tests/spark/test_elsewhere.py",
-        "tests/spark/test_packages.py",
-        "tests/spark/test_shell.py",
+        beside=Beside.WHAT_WAITS,
     ),
 )

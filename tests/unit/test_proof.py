@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.proof.__main__ import Proved, table
-from tests.proof.parts import Part
+from tests.proof.__main__ import Proved, prove, table
+from tests.proof.parts import Beside, Part
 from tests.proof.running import PASSED, Result, passed_before, run
 
 WORKS = "sum(range(3_000_000)); print('3 passed, 1 skipped')"
@@ -27,6 +27,16 @@ LEAVES = """
 import subprocess, sys
 print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True).pid)
 print("1 passed")
+"""
+# Begins when the other has begun, too.
+MEETS = """
+import pathlib, sys, time
+mine, other = map(pathlib.Path, sys.argv[1:])
+mine.touch()
+until = time.monotonic() + 30
+while not other.exists() and time.monotonic() < until:
+    time.sleep(0.01)
+print(f"{other.exists():d} passed")
 """
 
 
@@ -131,6 +141,65 @@ def test_an_interrupt_ends_the_part_that_runs(root: Path) -> None:
         runner.send_signal(2)
     assert runner.returncode != 0
     assert is_gone(int(said(root)[1]))
+
+
+def named(name: str, beside: Beside, program: str, *words: object) -> Part:
+    command = (sys.executable, "-c", program, *map(str, words))
+    return Part(name, 1, command, r"(\d+) passed", beside=beside)
+
+
+def test_a_part_that_computes_runs_beside_one_that_waits_and_gives_way(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    nice = "import os; print(os.nice(0), 'passed')"
+    found = prove(
+        [
+            named("computes", Beside.WHAT_WAITS, MEETS, one, other),
+            named("gives-way", Beside.WHAT_WAITS, nice),
+            named("waits", Beside.WHAT_COMPUTES, MEETS, other, one),
+        ],
+        tmp_path / "out",
+        limit_s=60.0,
+    )
+    counts = {each.result.part: (each.result.result, each.result.count) for each in found}
+    assert counts == {"computes": (PASSED, 1), "gives-way": (PASSED, 19), "waits": (PASSED, 1)}
+
+
+def test_a_part_that_measures_has_nothing_beside_it(tmp_path: Path) -> None:
+    absent = "import pathlib, sys; print(f'{not any(map(os.path.exists, sys.argv[1:])):d} passed')"
+    begun = [tmp_path / "waits", tmp_path / "computes"]
+    touches = "import pathlib, sys; pathlib.Path(sys.argv[1]).touch(); print('1 passed')"
+    found = prove(
+        [
+            named("waits", Beside.WHAT_COMPUTES, touches, begun[0]),
+            named("computes", Beside.WHAT_WAITS, touches, begun[1]),
+            named("measures", Beside.NOTHING, f"import os, time; time.sleep(0.5); {absent}", *begun),
+        ],
+        tmp_path / "out",
+        limit_s=60.0,
+    )
+    assert {each.result.part: each.result.count for each in found} == {
+        "measures": 1,
+        "waits": 1,
+        "computes": 1,
+    }
+
+
+def test_an_interrupt_ends_what_computes_beside_the_part_that_runs(tmp_path: Path) -> None:
+    begun = tmp_path / "computes", tmp_path / "waits"
+    program = (
+        "import sys, pathlib\nfrom tests.proof.__main__ import prove\nfrom tests.proof.parts import Beside, Part\n"
+        "def part(name, beside):\n"
+        "    return Part(name, 1, (sys.executable, '-c', sys.argv[2], sys.argv[1] + '/' + name), 'x', (), beside)\n"
+        "parts = [part('computes', Beside.WHAT_WAITS), part('waits', Beside.WHAT_COMPUTES)]\n"
+        "print(list(prove(parts, pathlib.Path(sys.argv[1]) / 'out', limit_s=60.0)))"
+    )
+    hangs = "import os, pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path), hangs]) as runner:
+        while not all(each.exists() and each.read_text("ascii") for each in begun):
+            assert runner.poll() is None
+        runner.send_signal(2)
+    assert runner.returncode != 0
+    assert all(is_gone(int(each.read_text("ascii"))) for each in begun)
 
 
 def test_the_table_has_a_line_for_each_part_and_a_sum() -> None:
