@@ -33,7 +33,8 @@ _HEAD: Final = """\
 
 All events of the log. Each line has `timestamp`, `level`, `event` and `worker_id`, the fields of the event, and for a shard also
 `shard_id` and `pid`. ERROR means that somebody must act. WARN means that the daemon handles it by itself, but it should
-not continue. [Properties](properties.md#the-log) says how to set levels and targets; use the component name there.
+not continue; a warning of the worker that repeats is said once a minute, with how many were left out (`repeated`).
+[Properties](properties.md#the-log) says how to set levels and targets; use the component name there.
 
 """
 

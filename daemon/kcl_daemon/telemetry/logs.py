@@ -144,6 +144,9 @@ _DEPTH_MAX: Final = 6
 _START: Final = "daemon_starting"
 _CHILD_LINE: Final = "child_stderr"
 _INT64: Final = range(-(2**63), 2**64)  # what orjson can write
+_REPEATS_AFTER_S: Final = 60.0
+_KNOWN_MOST: Final = 256
+_COMPARED_CHARACTERS: Final = 200
 
 _EventDict = MutableMapping[str, Any]  # Any: structlog's own type
 
@@ -162,6 +165,7 @@ def build_log(
     log: Log = structlog.wrap_logger(
         (_JournalLines if _is_journal(stream, journal_stream) else _Lines)(stream),
         processors=[
+            _Repeats(clock),
             structlog.processors.add_log_level,
             _timestamp(clock),
             structlog.processors.format_exc_info,
@@ -214,6 +218,31 @@ class _JournalLines(_Lines):
 
 def _with_priority(priority: int, text: str) -> str:
     return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
+
+
+class _Repeats:
+    """A warning of the worker that comes again is said by the minute, with how many were left out (`repeated`).
+
+    It is the same if its name and its texts are: numbers and lists are measures. What is of one shard is always said.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[frozenset[tuple[str, str]], tuple[float, int]] = {}
+
+    def __call__(self, _logger: object, method: str, event: _EventDict) -> _EventDict:
+        if method != "warning" or "shard_id" in event:
+            return event
+        texts = frozenset((k, v[:_COMPARED_CHARACTERS]) for k, v in event.items() if isinstance(v, str))
+        now_s = self._clock.monotonic()
+        said_s, left_out = self._known.pop(texts, (now_s - _REPEATS_AFTER_S, 0))
+        if now_s - said_s < _REPEATS_AFTER_S:
+            self._known[texts] = said_s, left_out + 1
+            raise structlog.DropEvent
+        self._known[texts] = now_s, 0
+        if len(self._known) > _KNOWN_MOST:
+            del self._known[next(iter(self._known))]
+        return {**event, "repeated": left_out} if left_out else event
 
 
 def _timestamp(clock: Clock) -> structlog.typing.Processor:

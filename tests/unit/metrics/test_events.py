@@ -57,6 +57,9 @@ class StillClock(LoopClock):
     def wall_ms(self) -> int:
         return 1_770_000_000_000
 
+    def monotonic(self) -> float:
+        return 0.0
+
 
 def test_levels_by_component_hold_for_a_counted_log() -> None:
     stream = StringIO()

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,14 @@ class FixedClock:
 
     def move_on_after(self, seconds: float | None) -> anyio.CancelScope:
         return anyio.move_on_after(seconds)
+
+
+class SteppedClock(FixedClock):
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
 
 
 class Nasty:
@@ -255,3 +264,58 @@ def test_a_stream_that_cannot_write_a_character_does_not_stop_the_work() -> None
         log_after = build_log(level="info", form="json", stream=stream, clock=FixedClock())
         log_after.info("next")
         assert b'"next"' in bytes_under.getvalue()
+
+
+def test_a_warning_that_repeats_is_said_by_the_minute_with_its_count() -> None:
+    clock, stream = SteppedClock(), io.StringIO()
+    log = build_log(level="info", form="json", stream=stream, clock=clock).bind(worker_id="w")
+    for second in range(0, 122, 2):
+        clock.now_s = second
+        log.warning("leases_without_worker", count=second, examples=["a"])
+    said = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(each["count"], each.get("repeated")) for each in said] == [(0, None), (60, 29), (120, 29)]
+
+
+def test_a_warning_that_comes_again_after_a_quiet_time_tells_what_was_left_out_before() -> None:
+    clock, stream = SteppedClock(), io.StringIO()
+    log = build_log(level="info", form="json", stream=stream, clock=clock)
+    for clock.now_s in (0.0, 1.0, 500.0, 600.0):
+        log.warning("leader_lock_unreachable", error="no answer")
+    said = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [each.get("repeated") for each in said] == [None, 1, None]
+
+
+@pytest.mark.parametrize(
+    ("level", "fields"),
+    [
+        ("error", {}),
+        ("info", {}),
+        ("warning", {"shard_id": "shardId-000000000000"}),
+    ],
+)
+def test_an_error_and_what_is_of_one_shard_are_always_said(level: str, fields: dict[str, str]) -> None:
+    stream = io.StringIO()
+    log = log_to(stream).bind(**fields)
+    for _ in range(3):
+        getattr(log, level)("something", reason="a")
+    assert len(stream.getvalue().splitlines()) == 3
+
+
+def test_another_cause_or_name_is_another_warning() -> None:
+    stream = io.StringIO()
+    log = log_to(stream)
+    for event, reason in (("one", "a"), ("one", "b"), ("two", "a"), ("one", "a")):
+        log.warning(event, reason=reason)
+    assert len(stream.getvalue().splitlines()) == 3
+
+
+def test_warnings_without_end_need_no_memory() -> None:
+    stream = io.StringIO()
+    log = log_to(stream)
+    tracemalloc.start()
+    for number in range(20_000):
+        log.warning("request_refused", path=f"{number}" + "x" * 10_000)
+        stream.seek(0)
+        stream.truncate()
+    assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    tracemalloc.stop()
