@@ -163,14 +163,16 @@ class HoldWatch:
         self._done()
 
     def _failed(self, error: Exception, cure: str = _NOT_READ) -> None:
-        if self._unreadable != str(error):
+        self._failures += 1
+        once = self._failures == 1 and isinstance(error, Throttled | Unavailable)
+        if not once and self._unreadable != str(error):
+            self._unreadable = str(error)
             self._log.warning(
                 "holds_unreadable",
                 error=str(error),
                 in_force=len(self.holds),
                 advice=f"pauses and limits that were read before stay in force, later ones are not seen: {cure}",
             )
-        self._unreadable, self._failures = str(error), self._failures + 1
         self._done()
 
     def _done(self) -> None:

@@ -170,6 +170,20 @@ def test_a_pause_stays_in_force_while_its_row_cannot_be_read() -> None:
     assert watch(scene).log.events() == ["hold_begun", "holds_unreadable", "holds_readable_again"]
 
 
+def test_one_read_without_an_answer_is_no_warning() -> None:
+    async def scene(stage: Watched) -> None:
+        stage.table.error = Unavailable("no answer within 3 s")
+        stage.watch.noticed("another")
+        reads = stage.table.reads
+        while stage.table.reads == reads:
+            await anyio.sleep(0.1)
+        stage.table.error = None
+        await anyio.sleep(60.0)
+        assert stage.table.reads > reads + 1
+
+    assert watch(scene).log.events() == []
+
+
 @pytest.mark.parametrize("error", [AccessDenied("no permission"), TableNotFound("no such table")])
 def test_a_worker_without_permission_starts_and_says_so(error: AwsError) -> None:
     async def begin() -> Watched:
