@@ -194,6 +194,17 @@ def test_one_look_never_calls_an_owner_silent() -> None:
     on_stage(test)
 
 
+def test_a_lease_without_an_owner_is_a_shard_that_nobody_reads() -> None:
+    async def test(stage: Stage) -> None:
+        await stage.make_separate()
+        await stage.leases.put(new_lease_row(Lease(FIRST, 1, TRIM_HORIZON)))
+        seen = await stage.poll()
+        assert seen.covered[FIRST].cause == "no owner"
+        assert seen.covered[FIRST].why == "no worker has its lease, and no worker runs"
+
+    on_stage(test)
+
+
 def test_watching_longer_than_the_fail_over_time_shows_what_stands_still() -> None:
     async def test(stage: Stage) -> None:
         await stage.make_separate()

@@ -16,6 +16,7 @@ from kcl_daemon.cli.leases.show import explain_json, explain_lines, list_json, l
 from kcl_daemon.config.balance import AssignmentStrategy, BalanceSettings
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.coverage import ShardCoverage, Unread
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.text import duration
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
@@ -115,6 +116,24 @@ def test_nothing_from_a_table_can_steer_the_terminal() -> None:
     assert all(line.isprintable() for line in shown)
 
 
+def test_shards_that_nobody_reads_are_named_by_cause() -> None:
+    covered = {
+        each.key: each
+        for each in (
+            ShardCoverage(HELD, ONE),
+            ShardCoverage(FREE, None, Unread.NO_OWNER, "no worker has its lease"),
+            ShardCoverage(MOVING, TWO, Unread.PAUSED, "ann has paused it: a\x1b[2J bill"),
+        )
+    }
+    state = replace(seen(), covered=covered)
+    text = lines(state)
+    assert "nobody reads shard 3: no worker has its lease (no owner)\n" in text
+    assert "nobody reads shard 2: ann has paused it: a\\x1b[2J bill (paused)\n" in text
+    assert "kcl-daemon watch" in text
+    told = {name: each["unread"] for name, each in by_lease(state).items()}
+    assert told == {HELD: None, FREE: "no owner", MOVING: "paused", ORPHAN: None}
+
+
 def test_an_application_without_leases_and_workers_says_so() -> None:
     empty = replace(FLEET, leases=(), workers=frozenset(), stats={})
     text = lines(seen(fleet=empty, leader=None))
@@ -132,6 +151,7 @@ def test_json_holds_every_value_in_full() -> None:
         "finished": False,
         "paused": False,
         "degraded_by": None,
+        "unread": None,
         "checkpoint": NUMBER,
         "sub_sequence_number": 3,
         "pending_checkpoint": None,

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kcl_daemon.assignment.plan import Fleet
 from kcl_daemon.cli.application import Application, OpenedTables, TableOrigin, no_log, observer
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.context import for_each, raise_first, timings
+from kcl_daemon.coverage import ShardCoverage, coverage
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound, Throttled
+from kcl_daemon.fleet.coverage_watch import tables_seen
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.streams import StreamTracker, TrackedStream
 from kcl_daemon.leases.holds import HOLDS_KEY, Hold, MalformedHoldsError, holds_from_row
@@ -59,6 +61,8 @@ class ObservedFleet:
     watched_s: float
     failover_s: float
     holds: tuple[Hold, ...] = ()
+    covered: Mapping[LeaseKey, ShardCoverage] = field(default_factory=dict[LeaseKey, ShardCoverage])
+    """Of the shards with an unfinished lease. One look does not show owners that are silent."""
 
     @property
     def leases(self) -> tuple[Lease, ...]:
@@ -122,7 +126,13 @@ async def observe(
     except MalformedHoldsError as malformed:
         unreadable.append(UnreadableRow(tables.coordinator.name, HOLDS_KEY, str(malformed)))
     in_force = tuple(hold for hold in holds if not hold.is_over(clock.wall_ms()))
-    return replace(seen, unreadable=tuple(unreadable), holds=in_force)
+    tables_now = tables_seen(monitor, in_force)
+    covered = {
+        each.key: each
+        for stream, leases in tables_now.by_stream().items()
+        for each in coverage(stream, None, replace(tables_now, leases=leases))
+    }
+    return replace(seen, unreadable=tuple(unreadable), holds=in_force, covered=covered)
 
 
 async def unreadable_rows(

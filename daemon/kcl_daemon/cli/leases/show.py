@@ -16,7 +16,7 @@ from kcl_daemon.hold_words import follows_holds, hold_json, hold_text, not_held
 from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity, WorkerId
 from kcl_daemon.telemetry.snapshot import WorkerView, worker_views
-from kcl_daemon.text import NONE, duration, numbered, on_one_line, short_number, shown
+from kcl_daemon.text import NONE, duration, numbered, on_one_line, short_number, short_shards, shown
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 _MAX_LISTED = 4
@@ -106,8 +106,21 @@ def list_lines(seen: ObservedFleet, *, with_finished: bool) -> tuple[str, ...]:
         _worker_lines(seen),
         (hold_text(hold, _unheld(hold, seen)) for hold in seen.holds),
         _unreadable_lines(seen),
+        _unread_lines(seen),
         [_summary_line(seen, with_finished=with_finished)],
     )
+
+
+def _unread_lines(seen: ObservedFleet) -> Iterator[str]:
+    unread: dict[str, list[str]] = {}
+    for lease in seen.leases:
+        each = seen.covered.get(lease.lease_key)
+        if each is not None and each.cause is not None:
+            unread.setdefault(f"{each.why} ({each.cause})", []).append(each.key)
+    for why, keys in unread.items():
+        yield f"nobody reads {short_shards(keys)}: {on_one_line(why)}"
+    if unread:
+        yield "`kcl-daemon watch` says since when, and which shards have no lease"
 
 
 def explain_lines(explained: ExplainedPlan) -> tuple[str, ...]:
@@ -394,6 +407,7 @@ def _lease(lease: Lease, seen: ObservedFleet) -> _Document:
     hashes = lease.hash_range
     pending = lease.pending_checkpoint
     lag = None if seen.lags is None else seen.lags.get(lease.lease_key)
+    covered = seen.covered.get(lease.lease_key)
     return {
         "lease": lease.lease_key,
         "owner": lease.actual_owner,
@@ -402,6 +416,7 @@ def _lease(lease: Lease, seen: ObservedFleet) -> _Document:
         "finished": lease.is_finished,
         "paused": _is_paused(lease, seen),
         "degraded_by": lease.degraded_by,
+        "unread": None if covered is None else covered.cause,
         "checkpoint": str(lease.checkpoint.sequence_number),
         "sub_sequence_number": lease.checkpoint.sub_sequence_number,
         "pending_checkpoint": None if pending is None else str(pending),
