@@ -32,6 +32,7 @@ from kcl_daemon.telemetry.recorder import MetricsRecorder
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
 from tests.unit.cli.test_leases_look import SETTINGS, Answers, Stage
+from tests.unit.config.helpers import read
 from tests.unit.fakes import MemoryLog
 from tests.unit.shards.trees import Tree
 from tests.unit.troubled import Trouble
@@ -47,7 +48,8 @@ class Stream(Answers):
     """A stream of two shards; each lag is 7 s."""
 
     def __init__(self) -> None:
-        super().__init__(dict.fromkeys(KEYS, 7000))
+        self.lags: dict[str, int | AwsError | None] = dict.fromkeys(KEYS, 7000)
+        super().__init__(self.lags)
         self.shards: list[Shard] = Tree(2).shards
         self.failure: AwsError | None = None
         self.created_s = 1000.0
@@ -294,10 +296,78 @@ def test_shards_are_listed_once_a_minute_and_when_the_leases_know_more() -> None
         await fleet.stage.leases.put(new_lease_row(child))
         await watcher.look()
         second = fleet.stream.lists
-        await looks(watcher, 70)
+        await looks(watcher, 60)
         return first, second, fleet.stream.lists
 
     assert with_fleet(test) == (1, 2, 3)
+
+
+def test_a_thousand_streams_are_listed_ten_at_a_time_and_stay_in_order() -> None:
+    class Many(Answers):
+        """Each list of shards takes a tenth of a second."""
+
+        def __init__(self) -> None:
+            super().__init__({})
+            self.asking = self.most = self.lists = 0
+
+        async def describe_stream(self, stream: StreamRef) -> StreamSummary:
+            return StreamSummary(stream.name, f"{ARN[:-6]}{stream.name}", "ACTIVE", 1000.0)
+
+        async def list_shards(
+            self, stream: StreamRef, start: InitialPosition | None = None
+        ) -> tuple[Shard, ...]:
+            self.asking, self.lists = self.asking + 1, self.lists + 1
+            self.most = max(self.most, self.asking)
+            await anyio.sleep(0.1 + int(stream.name) % 3 / 100)  # not in the order of their start
+            self.asking -= 1
+            if stream.name == "7":
+                raise Unavailable("down")
+            return tuple(Tree(1).shards)
+
+    async def test() -> tuple[float, int, Watched, int]:
+        stage, many = Stage(), Many()
+        await stage.make_separate()
+        names = ",".join(str(number) for number in range(1000))
+        chosen = read(
+            f"streamNames = {names}\n", base="applicationName = billing\nexecutableName = true\n"
+        ).settings
+        opened = await open_existing(Tables(stage.leases, stage.workers, stage.coordinator), chosen)
+        streams = streams_of(chosen, many, stage.clock, MemoryLog(), table=stage.leases)
+        watcher = Watcher(Application(opened, stage.leases, many, streams, stage.clock), chosen)
+        began_s = stage.clock.monotonic()
+        seen = await watcher.look()
+        took_s, before = stage.clock.monotonic() - began_s, many.lists
+        await watcher.look()
+        return took_s, many.most, seen, many.lists - before
+
+    took_s, most, seen, again = run_virtual(test)
+    assert again == 1, "only the one that is not known"
+    assert most == 10
+    assert 10 <= took_s <= 13
+    assert (len(seen.log.covered), seen.troubles) == (999, ("the shards of 7 are not known: down",))
+    names = [each.key.split(":")[1] for each in seen.log.covered]
+    assert names == [str(number) for number in range(1000) if number != 7]
+
+
+def test_what_cannot_be_looked_at_is_a_trouble_of_each_look_and_no_old_age_is_shown() -> None:
+    async def test(fleet: Fleet) -> list[Watched]:
+        await fleet.begin(of(0), of(1))
+        watcher = await fleet.watcher()
+        found = [await looks(watcher, 20)]
+        fleet.stream.lags.update(dict.fromkeys(KEYS, AccessDenied("no GetRecords")))
+        await looks(watcher, 60)
+        for _ in range(3):
+            await anyio.sleep(5)
+            found.append(await watcher.look())
+        fleet.stream.lags.update(dict.fromkeys(KEYS, 8000))
+        await anyio.sleep(5)
+        return [*found, await watcher.look()]
+
+    well, *blind, again = with_fleet(test)
+    assert well.oldest == (KEYS[0], 7.0)
+    assert {each.troubles for each in blind} == {("the age of records is not known: no GetRecords",)}
+    assert {(each.oldest, each.unknown_lags, each.still_s) for each in blind} == {(None, 2, None)}
+    assert (again.troubles, again.oldest) == ((), (KEYS[0], 8.0))
 
 
 def test_no_look_writes_anything() -> None:

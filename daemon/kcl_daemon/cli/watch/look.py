@@ -14,9 +14,9 @@ from kcl_daemon.capacity.figures import Capacity
 from kcl_daemon.cli.application import Application, no_log, observer
 from kcl_daemon.cli.leases.look import LeaseLag, lags, unreadable_rows
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.context import timings
+from kcl_daemon.context import for_each, timings
 from kcl_daemon.coverage import CoverageLog, ShardCoverage, TablesSeen, Unread, UnreadShard, coverage
-from kcl_daemon.errors import AwsError
+from kcl_daemon.errors import AwsError, ConfigurationError
 from kcl_daemon.fleet.capacity_watch import read_capacity
 from kcl_daemon.fleet.coverage_watch import tables_seen
 from kcl_daemon.fleet.many_streams import MultiStreamTracker
@@ -30,6 +30,7 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 
 # Of the stream: shards, positions; each costs a call a shard or a stream.
 STREAM_EVERY_S: Final = 60.0
+_LISTED_AT_ONCE: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class Watcher:
             application.opened.tables, settings, clock=self._clock, log=no_log(self._clock)
         )
         self._began_s = self._clock.monotonic()
-        self._streams: list[_Stream] = []
+        self._streams: dict[StreamRef, _Stream] = {}
         self._listed_s = self._measured_s = -inf
         self._watched = Watched(self._began_s, self._clock.wall_ms())
 
@@ -137,14 +138,14 @@ class Watcher:
         await self._list_streams(by_stream, troubles)
         covered = [
             each
-            for stream in self._streams
+            for stream in self._streams.values()
             for each in stream.covered(replace(seen, leases=by_stream.get(stream.ref.identity, [])))
         ]
         self._watched = Watched(
             now_s,
             now_ms,
             before.log.seen(covered, seen, self._clock.monotonic()),
-            complete=bool(self._streams) and all(each.shards is not None for each in self._streams),
+            complete=bool(self._streams) and all(each.shards is not None for each in self._streams.values()),
             settled=now_s - self._began_s > self._pace.failover_s,
             seen_s=now_s,
             workers=len(seen.living),
@@ -166,43 +167,39 @@ class Watcher:
         self, by_stream: Mapping[StreamIdentity | None, Sequence[Lease]], troubles: list[str]
     ) -> None:
         """List shards now and then, and at once where the leases say that the list is old."""
-        now_s = self._clock.monotonic()
-        is_old = any(each.is_older_than(by_stream.get(each.ref.identity, ())) for each in self._streams)
-        if (
-            not is_old
-            and now_s - self._listed_s < STREAM_EVERY_S
-            and not any(each.trouble for each in self._streams)
-        ):
-            return
-        self._listed_s = now_s
-        streams = self._application.streams
-        try:
-            if isinstance(streams, MultiStreamTracker):
-                await streams.prepare()
-                refs = [each.ref for each in streams.current]
-            else:
-                refs = [streams.stream.ref]
-        except AwsError as error:
-            troubles.append(f"the streams cannot be listed: {error}")
-            return
-        self._streams = [await self._listed(ref) for ref in refs]
-        troubles += [each.trouble for each in self._streams if each.trouble]
+        now_s, streams = self._clock.monotonic(), self._application.streams
+        is_due, refs = now_s - self._listed_s >= STREAM_EVERY_S, list(self._streams)
+        if is_due:
+            try:
+                if isinstance(streams, MultiStreamTracker):
+                    await streams.prepare()
+                    refs = [each.ref for each in streams.current]
+                else:
+                    refs = [streams.stream.ref]
+            except (AwsError, ConfigurationError) as error:
+                troubles.append(f"the streams cannot be listed: {error}")
+                return
+            self._listed_s = now_s
+        of = self._streams
+        asked = [ref for ref in refs if is_due or of[ref].is_older_than(by_stream.get(ref.identity, ()))]
+        await for_each(asked, self._list, at_once=_LISTED_AT_ONCE)
+        self._streams = {ref: self._streams[ref] for ref in refs}
+        troubles += [each.trouble for each in self._streams.values() if each.trouble]
 
-    async def _listed(self, ref: StreamRef) -> _Stream:
-        kinesis, own = self._application.kinesis, self._application.own_stream
+    async def _list(self, ref: StreamRef) -> None:
+        kinesis, own, another = self._application.kinesis, self._application.own_stream, None
         try:
             shards = tuple(await kinesis.list_shards(ref))
-            another = None
             if own is not None:
                 summary, stored = await kinesis.describe_stream(ref), await own.stored()
                 mine = OwnStream.of(summary.arn, summary.creation_time_s)
                 if stored is not None and stored != mine:
-                    another = (
-                        f"the tables belong to the stream {stream_words(stored)}, not to {stream_words(mine)}"
-                    )
+                    words = stream_words(stored), stream_words(mine)
+                    another = "the tables belong to the stream {}, not to {}".format(*words)
+            self._streams[ref] = _Stream(ref, shards, another)
         except AwsError as error:
-            return _Stream(ref, None, trouble=f"the shards of {ref.name} are not known: {error}")
-        return _Stream(ref, shards, another)
+            unknown = f"the shards of {ref.name} are not known: {error}"
+            self._streams[ref] = _Stream(ref, None, trouble=unknown)
 
     async def _positions(
         self, before: Mapping[LeaseKey, Position], covered: Iterable[ShardCoverage], troubles: list[str]
@@ -215,11 +212,12 @@ class Watcher:
         leases = [each for each in self._monitor.leases if each.lease_key in chosen and not each.is_finished]
         measured: Mapping[LeaseKey, LeaseLag] = {}
         if now_s - self._measured_s >= STREAM_EVERY_S:
-            self._measured_s = now_s
             try:
                 measured = await lags(leases, self._application.kinesis, self._application.streams)
+                self._measured_s = now_s
             except AwsError as error:
                 troubles.append(f"the age of records is not known: {error}")
+                measured = {each.lease_key: LeaseLag(None, str(error)) for each in leases}
         return {
             each.lease_key: _position(each, before.get(each.lease_key), measured, now_s) for each in leases
         }
@@ -245,7 +243,7 @@ class _Stream:
     def is_older_than(self, leases: Iterable[Lease]) -> bool:
         """Whether a lease of it is finished whose shard was open, or of a shard that was not there."""
         is_open = {each.shard_id: each.is_open for each in self.shards or ()}
-        return any(
+        return self.shards is None or any(
             is_open.get(each.shard_id, False) if each.is_finished else each.shard_id not in is_open
             for each in leases
         )
