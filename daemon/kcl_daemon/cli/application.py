@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar, assert_never
 
@@ -51,12 +52,16 @@ class TableOrigin:
 
 
 class _Missing(TableWrapper):
-    """Stands for a missing table: KCL 2.x fleets have only the lease table."""
+    """Stands for a missing table until it is there: KCL 2.x fleets have only the lease table."""
 
     async def scan(self) -> list[Row]:
+        with suppress(TableNotFound):
+            return await super().scan()
         return []
 
-    async def get(self, key: str) -> Row | None:  # noqa: ARG002 - the port's signature
+    async def get(self, key: str) -> Row | None:
+        with suppress(TableNotFound):
+            return await super().get(key)
         return None
 
 

@@ -72,6 +72,7 @@ class Fleet:
         self.stage, self.stream = Stage(), Stream()
         self.alive: set[WorkerId] = {ONE}
         self.load: str | None = None
+        self.reports = True
 
     async def begin(self, *leases: Lease) -> None:
         await self.stage.make_separate()
@@ -95,7 +96,7 @@ class Fleet:
                     counter = row["leaseCounter"]
                     assert isinstance(counter, int)
                     await self.stage.leases.put({**row, "leaseCounter": counter + 1})
-            for worker in self.alive:
+            for worker in self.alive if self.reports else ():
                 written = report(worker, now_s=self.stage.now_s, load=self.load)
                 await self.stage.workers.update(written)
             await anyio.sleep(3)
@@ -180,6 +181,21 @@ def test_a_worker_that_lives_and_cannot_renew_is_named() -> None:
     found = {each.key: each for each in with_fleet(test).log.covered}
     assert found[KEYS[0]].cause is None
     assert (found[KEYS[1]].cause, found[KEYS[1]].reader) == (Unread.SILENT, TWO)
+
+
+def test_workers_that_renew_live_though_none_reports_as_before_kcl_3() -> None:
+    async def test(fleet: Fleet) -> tuple[Watched, Watched]:
+        fleet.alive.add(TWO)
+        fleet.reports = False
+        await fleet.begin(of(0), of(1, TWO))
+        watcher = await fleet.watcher()
+        well = await looks(watcher, 20)
+        fleet.alive.clear()
+        return well, await looks(watcher, 40)
+
+    well, dead = with_fleet(test)
+    assert (well.workers, causes(well)) == (2, {KEYS[0]: None, KEYS[1]: None})
+    assert (dead.workers, set(causes(dead).values())) == (0, {Unread.SILENT})
 
 
 def test_a_shard_without_a_lease_and_one_without_an_owner_are_unread() -> None:
@@ -368,6 +384,22 @@ def test_what_cannot_be_looked_at_is_a_trouble_of_each_look_and_no_old_age_is_sh
     assert {each.troubles for each in blind} == {("the age of records is not known: no GetRecords",)}
     assert {(each.oldest, each.unknown_lags, each.still_s) for each in blind} == {(None, 2, None)}
     assert (again.troubles, again.oldest) == ((), (KEYS[0], 8.0))
+
+
+def test_tables_that_a_fleet_makes_after_the_watcher_has_begun_are_read() -> None:
+    async def test() -> tuple[int | None, int | None]:
+        fleet = Fleet()
+        await fleet.stage.leases.ensure()
+        watcher = await fleet.watcher()
+        first = await watcher.look()
+        await fleet.begin(of(0), of(1))
+        async with anyio.create_task_group() as group:
+            group.start_soon(fleet.works)
+            seen = await looks(watcher, 20)
+            group.cancel_scope.cancel()
+        return first.workers, seen.workers
+
+    assert run_virtual(test) == (0, 1)
 
 
 def test_no_look_writes_anything() -> None:

@@ -163,10 +163,8 @@ class WatchSite:
         reasons = seen.reasons(self._after_s)
         if not reasons:
             return plain(HTTPStatus.OK, "ready" if seen.settled else "ready, but not watched for long")
-        lines = (
-            ["not ready", *map(on_one_line, reasons)] if self._access.is_trusted(request) else ["not ready"]
-        )
-        return plain(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(lines))
+        told = map(on_one_line, reasons) if self._access.is_trusted(request) else ()
+        return plain(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(["not ready", *told]))
 
     def _json(self, seen: Watched, _: AdminRequest) -> AdminResponse:
         return AdminResponse(HTTPStatus.OK, orjson.dumps(watch_json(seen, self._after_s)), JSON)
@@ -190,12 +188,8 @@ class _Watch:
         """Prints it if something is different but times."""
         seen = await self.watcher.look()
         self._figures.take(seen)
-        news = (
-            [(each.key, each.cause) for each in seen.unread],
-            seen.troubles,
-            seen.workers,
-            seen.settled,
-        )
+        unread = [(each.key, each.cause) for each in seen.unread]
+        news = unread, seen.troubles, seen.workers, seen.settled
         if news != self._told:
             self._told = news
             self._print(seen, as_json=as_json)

@@ -133,6 +133,7 @@ class Watcher:
             troubles.append(f"the tables cannot be read: {error}")
             self._watched = replace(before, now_s=now_s, now_ms=now_ms, troubles=tuple(troubles))
             return self._watched
+        settled = now_s - self._began_s > self._pace.failover_s
         seen = replace(tables_seen(self._monitor, pauses), unreadable=unreadable)
         by_stream = seen.by_stream()
         await self._list_streams(by_stream, troubles)
@@ -146,9 +147,10 @@ class Watcher:
             now_ms,
             before.log.seen(covered, seen, self._clock.monotonic()),
             complete=bool(self._streams) and all(each.shards is not None for each in self._streams.values()),
-            settled=now_s - self._began_s > self._pace.failover_s,
+            settled=settled,
             seen_s=now_s,
-            workers=len(seen.living),
+            # Before KCL 3 none reports.
+            workers=len(seen.living | {each.reader for each in covered if settled and each.cause is None}),
             positions=await self._positions(before.positions, covered, troubles),
             capacity=capacity,
             troubles=tuple(troubles),
