@@ -17,7 +17,7 @@ EVERY_DAY := -m 'not prove and not peer'
 # Tiers that compute: one for each of two cores. Tiers that wait much of their time: more than that, the longest file first.
 # Each file by one of them, as its tests share endpoints, a Spark session, a browser.
 # Every folder below tests/ is in one of the lists, but for what another target runs: tests/house/test_tiers.py says which.
-COMPUTING := tests/simulator tests/benchmarks tests/contract tests/unit tests/house tests/transcripts
+COMPUTING := tests/simulator tests/sick tests/benchmarks tests/contract tests/unit tests/house tests/transcripts
 WAITING := tests/spark tests/process tests/landing tests/page tests/dropin tests/packaging tests/documents
 SIDE_BY_SIDE ?= -n 2 --dist loadfile
 WAITING_SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder

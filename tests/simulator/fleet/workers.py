@@ -191,6 +191,8 @@ class SimWorker:
 class Fleet:
     """All workers, those that have ended included."""
 
+    process: type[SimWorker] = SimWorker
+
     def __init__(
         self,
         *,
@@ -340,13 +342,10 @@ class Fleet:
 
         def make() -> MeteredWorker:
             if kind is not Kind.JAVA:
-                telemetry = telemetry_of(settings, adapters, snapshot=lambda: None)
-                ours = self._with_roster(worker, settings, telemetry.adapters)
-                _watch_closely(ours, self._plan)
-                return telemetry.background(ours)
+                return self.make_ours(worker, settings, adapters)
             return JavaWorker(self._java_host(settings, adapters, clock, chance.fork("java")))
 
-        worker = SimWorker(
+        worker = self.process(
             life,
             make,
             kind=kind,
@@ -362,6 +361,13 @@ class Fleet:
         self._trace.note(life.worker_id, "process_started")
         current_loop().spawn(life.limiter, worker.host)
         return worker
+
+    def make_ours(self, worker: SimWorker, settings: Settings, adapters: Adapters) -> MeteredWorker:
+        """The program of a process that is not Java's."""
+        telemetry = telemetry_of(settings, adapters, snapshot=lambda: None)
+        ours = self._with_roster(worker, settings, telemetry.adapters)
+        _watch_closely(ours, self._plan)
+        return telemetry.background(ours)
 
     def _with_roster(self, worker: SimWorker, settings: Settings, adapters: Adapters) -> Worker:
         if self._plan.landing is None or not self._plan.landing.marks:

@@ -90,6 +90,12 @@ class MemoryTable:
             self._index = IndexState.ACTIVE
         return created
 
+    def drop(self) -> None:
+        """Be deleted, with all rows."""
+        self._exists, self._index = False, IndexState.ABSENT
+        for key in list(self._rows):
+            self._store(key, None)
+
     def exist_without_index(self) -> None:
         """Have been made by somebody who did not make the index; or, of a table in use, lose it."""
         self._exists = True

@@ -1,0 +1,192 @@
+"""Sicknesses of whole fleets: workers, tables, credentials, streams."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from kcl_daemon.config.balance import LeaseSettings
+from kcl_daemon.errors import AccessDenied, AwsError, Throttled
+from tests.sick.network import Refusal
+from tests.sick.sickness import Sickness
+from tests.sick.stage import Stage, kill
+from tests.simulator.faults.life import Service
+from tests.simulator.plans.plan import Plan
+
+PLAIN: Final = Plan(shards=4, records_per_s=0.0, events=(), calm_at_s=0.0, ends_at_s=0.0)
+DENIED: Final = "User: arn:aws:iam::111122223333:role/orders is not authorized"
+EXPIRED: Final = "The security token included in the request is expired"
+
+
+def denied(operation: str) -> AwsError:
+    """As DynamoDB and Kinesis say it."""
+    return AccessDenied(f"AccessDeniedException: {DENIED} to perform: {operation}", operation=operation)
+
+
+def expired(operation: str) -> AwsError:
+    """As both say it when credentials are old."""
+    return AccessDenied(f"ExpiredTokenException: {EXPIRED}", operation=operation)
+
+
+def throttled(operation: str) -> AwsError:
+    """As both say it."""
+    return Throttled("ThrottlingException: Rate exceeded", operation=operation)
+
+
+def answers(stage: Stage) -> None:
+    """AWS refuses nothing any more."""
+    stage.answer_all()
+
+
+def _no_worker(stage: Stage) -> None:
+    kill(stage.living)
+
+
+def _start_two(stage: Stage) -> None:
+    stage.fleet.start()
+    stage.fleet.start()
+
+
+def _full(name: str) -> Stage:
+    return Stage(name, plan=replace(PLAIN, leases=LeaseSettings(max_leases_for_worker=2)))
+
+
+def _one_of_two_goes(stage: Stage) -> None:
+    kill(stage.living[:1])
+
+
+def _hang(stage: Stage) -> None:
+    for worker in stage.living:
+        worker.life.pause()
+
+
+def _go_on(stage: Stage) -> None:
+    for worker in stage.fleet.workers:
+        worker.life.resume()
+
+
+def refuses(*refusals: Refusal) -> partial[None]:
+    """From now on."""
+    return partial(_refuse, refusals)
+
+
+def _refuse(refusals: tuple[Refusal, ...], stage: Stage) -> None:
+    stage.refuse(*refusals)
+
+
+FLEETS: Final = (
+    Sickness(
+        name="no worker at all",
+        broken="All workers are gone, and nobody starts them again.",
+        breaks=_no_worker,
+        heals=_start_two,
+        alert="KclShardsUnread",
+        also=frozenset({"KclNoWorkerLeft", "KclNothingCheckpointed"}),
+        words=(
+            ("watch", r"4 of 4 open shards are read by nobody; 0 workers live"),
+            ("watch", "silent owner|no owner"),
+        ),
+        do="Start the workers, and find out who stopped them: the service manager, the cluster, a deploy.",
+        daily=True,
+    ),
+    Sickness(
+        name="half of the shards have no room",
+        broken="One of two workers is gone, and `maxLeasesForWorker` leaves the other no room.",
+        stage=_full,
+        breaks=_one_of_two_goes,
+        heals=lambda stage: stage.fleet.start(),
+        alert="KclShardsUnread",
+        also=frozenset({"KclLeasesWithoutWorker", "KclNothingCheckpointed"}),
+        words=(
+            ("watch", "2 of 4 open shards are read by nobody"),
+            ("page", "nobody reads .*(silent|no) owner"),
+            ("log", "leases_without_worker"),
+        ),
+        do="Start a worker, or raise `maxLeasesForWorker`.",
+        daily=True,
+    ),
+    Sickness(
+        name="the lease table refuses UpdateItem",
+        broken="No worker may change rows of the lease table: a policy lacks `dynamodb:UpdateItem`.",
+        breaks=refuses(Refusal(denied, Service.DYNAMODB, ("UpdateItem",))),
+        heals=answers,
+        alert="KclShardsUnread",
+        also=frozenset({"KclLeasesLost", "KclWithoutLeader", "KclLeaseRenewalLate"}),
+        words=(
+            ("watch", "4 of 4 open shards are read by nobody"),
+            ("log", "AccessDenied"),
+            ("status", "leader nobody for"),
+        ),
+        do="Correct the policy: `kcl-daemon iam-policy app.properties` prints it. Then it goes on by itself.",
+        daily=True,
+    ),
+    Sickness(
+        name="DynamoDB refuses everything",
+        broken="The workers may do nothing in DynamoDB.",
+        breaks=refuses(Refusal(denied, Service.DYNAMODB)),
+        heals=answers,
+        alert="KclShardsUnread",
+        also=frozenset({"KclLeasesLost", "KclWithoutLeader", "KclLeaseRenewalLate"}),
+        words=(
+            ("watch", "4 of 4 open shards are read by nobody"),
+            ("log", "AccessDenied"),
+            ("status", "leader nobody for"),
+        ),
+        do="Correct the policy: `kcl-daemon iam-policy app.properties` prints it.",
+    ),
+    Sickness(
+        name="credentials are expired",
+        broken="AWS refuses the credentials of the workers.",
+        breaks=refuses(Refusal(expired)),
+        heals=answers,
+        alert="KclShardsUnread",
+        also=frozenset({"KclLeasesLost", "KclWithoutLeader", "KclLeaseRenewalLate", "KclShardStalled"}),
+        words=(("watch", "4 of 4 open shards are read by nobody"), ("log", EXPIRED)),
+        do="Renew them, or repair what renews them (the role of the host or pod).",
+    ),
+    Sickness(
+        name="the watcher is blind",
+        broken="The watcher may not read the tables.",
+        breaks=refuses(Refusal(denied, Service.DYNAMODB, of_all=True, worker="watcher")),
+        heals=answers,
+        alert="KclWatcherBlind",
+        also=frozenset({"KclWatcherSeesPart"}),
+        words=(("watch", "the tables cannot be read: .*AccessDenied"),),
+        do="Correct its policy: `kcl-daemon iam-policy app.properties --watch` prints it.",
+    ),
+    Sickness(
+        name="nobody can lead",
+        broken="Nobody can write the lock row of the leader.",
+        breaks=refuses(Refusal(denied, Service.DYNAMODB, ("UpdateItem", "PutItem"), "CoordinatorState")),
+        heals=answers,
+        alert="KclWithoutLeader",
+        words=(("log", "leader_lock_unreachable"), ("status", "leader nobody for")),
+        do="Check permissions, capacity and network of the coordinator table.",
+        daily=True,
+    ),
+    Sickness(
+        name="workers hang",
+        broken="The processes are there and do nothing, as in a deploy that hangs or on a frozen host.",
+        breaks=_hang,
+        heals=_go_on,
+        alert="KclShardsUnread",
+        also=frozenset({"KclNoWorkerLeft", "KclNothingCheckpointed", "KclLeasesLost", "KclLeaseRenewalLate"}),
+        words=(
+            ("watch", "4 of 4 open shards are read by nobody; 0 workers live"),
+            ("watch", "has not renewed its lease for .*, and does not report"),
+        ),
+        do="Restart them; see what the host does.",
+    ),
+    Sickness(
+        name="DynamoDB throttles",
+        broken="The lease table has too little capacity: most writes are refused.",
+        breaks=refuses(Refusal(throttled, Service.DYNAMODB, ("UpdateItem",), share=0.9)),
+        heals=answers,
+        alert="KclDynamoDbThrottled",
+        also=frozenset({"KclLeasesLost", "KclWithoutLeader", "KclLeaseRenewalLate", "KclShardsUnread"}),
+        words=(("log", "table_throttled"),),
+        do="Switch the table to on-demand, or raise its capacity and that of its index.",
+        ends_within_s=720.0,
+    ),
+)
