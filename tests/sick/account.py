@@ -85,5 +85,8 @@ class Account(Deliveries):
     def answered(self, child: Incarnation, position: ExtendedSequenceNumber, error: str | None) -> None:
         """Nothing is kept."""
 
+    def legal_refused(self, child: Incarnation, position: ExtendedSequenceNumber, error: str) -> None:
+        """A table may be gone."""
+
     def rejected(self, child: Incarnation, number: Position, error: str | None) -> None:
         """Nothing is kept."""

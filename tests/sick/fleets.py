@@ -66,6 +66,26 @@ def _go_on(stage: Stage) -> None:
         worker.life.resume()
 
 
+def _deploy_astray(stage: Stage) -> None:
+    stage.fleet.change = lambda settings: replace(settings, stream_name="another")
+    stage.model.handle("CreateStream", {"StreamName": "another", "ShardCount": 2})
+    _deploy(stage)
+
+
+def _deploy(stage: Stage) -> None:
+    for worker in stage.living:
+        worker.stop()
+        stage.fleet.start()
+
+
+def _deploy_right(stage: Stage) -> None:
+    stage.fleet.change = lambda settings: settings  # those that are started again
+
+
+async def _restore(stage: Stage) -> None:
+    await stage.leases.ensure()
+
+
 def refuses(*refusals: Refusal) -> partial[None]:
     """From now on."""
     return partial(_refuse, refusals)
@@ -188,5 +208,47 @@ FLEETS: Final = (
         words=(("log", "table_throttled"),),
         do="Switch the table to on-demand, or raise its capacity and that of its index.",
         ends_within_s=720.0,
+    ),
+    Sickness(
+        name="a deploy with the wrong stream",
+        broken="All workers are deployed with a `streamName` of another application.",
+        breaks=_deploy_astray,
+        heals=_deploy_right,
+        alert="KclShardsUnread",
+        also=frozenset({"KclNoWorkerLeft", "KclNothingCheckpointed"}),
+        words=(("end", "belong to"), ("watch", "0 workers live")),
+        do="Correct `streamName` or `applicationName`; nothing was changed.",
+    ),
+    Sickness(
+        name="the lease table is deleted",
+        broken="Somebody has deleted the lease table under a running fleet.",
+        breaks=lambda stage: stage.leases.drop(),
+        heals=_restore,
+        alert="KclWatcherBlind",
+        also=frozenset(
+            {
+                "KclLeasesLost",
+                "KclWithoutLeader",
+                "KclLeaseRenewalLate",
+                "KclShardsUnread",
+                "KclWatcherSeesPart",
+            }
+        ),
+        words=(("watch", "the tables cannot be read: .*does not exist"), ("log", "does not exist")),
+        do="Restore the table from a backup (point-in-time recovery), or start anew: checkpoints are lost.",
+        ends_within_s=240.0,
+    ),
+    Sickness(
+        name="one worker does not reach Kinesis",
+        broken="The network of one host lets nothing through to Kinesis.",
+        breaks=lambda stage: stage.living[0].life.cut_off(Service.KINESIS),
+        heals=lambda stage: stage.living[0].life.reconnect(),
+        alert="KclShardStalled",
+        also=frozenset({"KclShardsUnread"}),
+        words=(
+            ("page", "makes? no progress: kinesis for .*no answer"),
+            ("watch", "AWS refuses its reads, or does not answer"),
+        ),
+        do="Repair the network of the host, or stop its worker: others take its shards.",
     ),
 )

@@ -23,6 +23,7 @@ from kcl_daemon.cli.watch.look import Watched
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import KclError
 from kcl_daemon.exporters import MeteredWorker, telemetry_of
+from kcl_daemon.leases.row import Row
 from kcl_daemon.ports import Kinesis, Table, Tables
 from kcl_daemon.telemetry.prometheus import PrometheusExposition
 from kcl_daemon.telemetry.snapshot import Snapshot, Snapshots
@@ -39,7 +40,7 @@ from tests.simulator.faults.network import Network
 from tests.simulator.faults.ports import FaultyKinesis, FaultyTable, WriteObserver
 from tests.simulator.fleet.stream import STREAM_NAME
 from tests.simulator.fleet.workers import Fleet, SimWorker, worker_settings
-from tests.simulator.loop import current_loop, now
+from tests.simulator.loop import at_once, current_loop, now
 from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.simulator.memory.table import MemoryTable
@@ -201,6 +202,7 @@ class Stage:
         self.store = Store()
         self.seen = Seen()
         self.watch: SilentWatch | None = None
+        self.is_watched = True
         self._written = 0
         self.shown_from_s = 0.0
 
@@ -214,6 +216,15 @@ class Stage:
         """Of those that live."""
         shown = self.fleet.shown
         return next(each for each in self.living if each in shown and shown[each].snapshots.now().leads)
+
+    @property
+    def at_s(self) -> float:
+        """Virtual time."""
+        return now()
+
+    def leases_rows(self) -> list[Row]:
+        """As they are."""
+        return at_once(self.leases.scan())
 
     def refuse(self, *refusals: Refusal) -> None:
         """From now on."""
@@ -258,6 +269,9 @@ class Stage:
         self.seen.add("page", at_s, "\n".join(view.troubles))
 
     async def _look(self, at_s: float) -> None:
+        if not self.is_watched:
+            self.store.scraped(WATCHER, at_s, {})
+            return
         if self.watch is None:
             try:
                 self.watch = await self._watcher()

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.sick.all import SICKNESSES
+from tests.sick.healthy import HEALTHY, Healthy, alarms
 from tests.sick.promtool import PROMTOOL, complaints
 from tests.sick.rules import rules
+from tests.sick.runbook import PAGE, written
 from tests.sick.sickness import Sickness, broken_promises, played
 
 
@@ -32,6 +34,30 @@ def test_prometheus_own_tool_finds_the_same_alerts(sickness: Sickness, tmp_path:
     course = played(sickness)
     assert complaints(course.store, course.firings, sickness.until_s, tmp_path) == ""
     assert complaints(course.store, (), sickness.until_s, tmp_path) != "", "it would notice"
+
+
+@pytest.mark.parametrize("healthy", HEALTHY, ids=lambda each: str(each.name))
+@pytest.mark.prove
+def test_nothing_fires_in_six_hours_of_a_fleet_that_is_well(healthy: Healthy) -> None:
+    assert alarms(healthy, 6.0) == ()
+
+
+def test_nothing_fires_while_a_fleet_is_deployed() -> None:
+    deploys = next(each for each in HEALTHY if each.name == "deploys")
+    assert alarms(deploys, 0.5) == ()
+
+
+def test_an_alert_counts_each_unread_shard_once_though_leader_and_watcher_do() -> None:
+    course = played(next(each for each in SICKNESSES if each.name == "half of the shards have no room"))
+    rule = next(rule for rule in rules() if rule.alert == course.sickness.alert)
+    found = rule.query(course.store, course.sickness.healed_s)
+    assert isinstance(found, dict)
+    assert list(found.values()) == [2.0]
+
+
+def test_the_table_of_the_runbook_is_current() -> None:
+    page = PAGE.read_text("utf-8")
+    assert page == written(page), "run: python -m tests.sick.runbook"
 
 
 def test_sicknesses_have_names_of_their_own_and_alerts_that_are_shipped() -> None:

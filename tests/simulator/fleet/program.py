@@ -301,7 +301,7 @@ class Program:
             if error is None or error == LEASE_GONE:
                 return
             if error not in _RETRYABLE:
-                report("legal_checkpoint_refused", f"{self._identity} at {position}: {error}")
+                self._deliveries.legal_refused(self._identity, position, error)
                 return
             if tries >= _TRIES and not at_end:
                 return

@@ -511,6 +511,10 @@ class Deliveries:
                 "foreign_checkpoint_accepted", f"{child} may checkpoint {position} beyond {child.position}"
             )
 
+    def legal_refused(self, child: Incarnation, position: ExtendedSequenceNumber, error: str) -> None:
+        """A checkpoint that it may ask for was refused for good."""
+        report("legal_checkpoint_refused", f"{child} at {position}: {error}")
+
     def rejected(self, child: Incarnation, number: Position, error: str | None) -> None:
         """It was told what became of a record that it rejected; a letter that is stored is one step on."""
         self.rejects.answered(child, child.shard_id, number, error)
