@@ -252,4 +252,32 @@ RECORDS: Final = (
         do="Read the letters (`kcl-daemon letters`); correct the processor or the producer.",
         ends_within_s=900.0,
     ),
+    Sickness(
+        name="letters cannot be stored",
+        broken="`deadLetterDestination` takes nothing while records are rejected.",
+        stage=of_plan(
+            replace(
+                PLAIN,
+                failures=FailureSettings(dead_letters=DEAD_LETTERS.dead_letters),
+                letters_away_s=((180.0, 780.0),),
+            )
+        ),
+        breaks=_rejects,
+        heals=_behave,
+        alert="KclShardStalled",
+        also=_SLOW | {"KclRecordsRejected"},
+        words=(("page", "dead letters for"), ("log", "dead_letter_not_stored")),
+        do="See the error: permissions, network, free space, size limits. It goes on by itself.",
+    ),
+    Sickness(
+        name="children say the wrong thing",
+        broken="Each child answers another action than it was given.",
+        breaks=misbehave(Mischief.WRONG_STATUS),
+        heals=_behave,
+        alert="KclShardsUnread",
+        also=_SLOW,
+        words=(("page", "broke the protocol"),),
+        do="Repair the client library of the program, or take another version.",
+        ends_within_s=240.0,
+    ),
 )
