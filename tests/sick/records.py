@@ -8,7 +8,6 @@ from functools import partial
 from typing import Final
 
 from kcl_daemon.config.children import FailureSettings
-from kcl_daemon.ports import Table
 from tests.sick.fleets import PLAIN, answers, denied, refuses, throttled
 from tests.sick.network import Refusal
 from tests.sick.sickness import Sickness
@@ -16,8 +15,7 @@ from tests.sick.stage import Stage, kill
 from tests.simulator.faults.behaviour import Behaviour, Mischief, When
 from tests.simulator.faults.life import Service
 from tests.simulator.fleet.stream import STREAM_NAME
-from tests.simulator.plans.plan import HoldBack, LetGo, Plan
-from tests.simulator.scenarios.holds import hold_back
+from tests.simulator.plans.plan import Plan
 from tests.simulator.scenarios.poison import DEAD_LETTERS
 
 _SLOW: Final = frozenset(
@@ -78,11 +76,6 @@ def _never_checkpoints(stage: Stage) -> None:
         stage.fleet.start()
 
 
-def _held(stage: Stage, what: HoldBack | LetGo) -> None:
-    table: Table = stage.coordinator
-    hold_back(table, what, list(stage.leases_rows()), [])
-
-
 def _delete_stream(stage: Stage) -> None:
     stage.model.handle("DeleteStream", {"StreamName": STREAM_NAME, "EnforceConsumerDeletion": True})
 
@@ -116,15 +109,6 @@ def _poison(stage: Stage) -> None:
 
 def _rejects(stage: Stage) -> None:
     stage.children.reject_every = 3
-
-
-def _split_unfinished(stage: Stage) -> None:
-    stage.children.mischief = {Mischief.NO_CHECKPOINT_AT_END: 1.0}
-    middle = str(1 << 125)
-    stage.model.handle(
-        "SplitShard",
-        {"StreamName": STREAM_NAME, "ShardToSplit": "shardId-000000000000", "NewStartingHashKey": middle},
-    )
 
 
 RECORDS: Final = (
