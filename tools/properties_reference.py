@@ -15,8 +15,7 @@ from kcl_daemon.config.kinds import INT_MAX, LONG_MAX, Key
 from kcl_daemon.config.load import default_of
 from kcl_daemon.config.properties import variable_for
 from kcl_daemon.config.schema import meaning_of
-from kcl_daemon.config.settings import BY_NAME, INERT, KEYS
-from kcl_daemon.config.topics import TOPICS, nearest
+from kcl_daemon.config.settings import BY_NAME, INERT, KEYS, TOPICS, nearest
 from kcl_daemon.wings import PAGES
 
 MATTER: Final[dict[str, str]] = {

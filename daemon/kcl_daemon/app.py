@@ -30,16 +30,15 @@ from kcl_daemon.fleet.coverage_watch import CoverageWatch
 from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.hold_watch import HoldWatch
-from kcl_daemon.fleet.lease_cleanup import clean_own_leases
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
-from kcl_daemon.fleet.own_stream import OwnStreamCheck
 from kcl_daemon.fleet.reporter import Reporter
-from kcl_daemon.fleet.shard_sync import ShardSync
+from kcl_daemon.fleet.shard_sync import ShardSync, clean_own_leases
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
-from kcl_daemon.fleet.stream_monitor import StreamMonitor
 from kcl_daemon.fleet.streams import (
+    OwnStreamCheck,
     SingleStreamTracker,
+    StreamMonitor,
     TrackedStream,
     leases_of,
     location_of,

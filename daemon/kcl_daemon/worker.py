@@ -31,10 +31,9 @@ from kcl_daemon.fleet.discovery import Discovery
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, lease_labels
 from kcl_daemon.fleet.monitor import FleetMonitor
-from kcl_daemon.fleet.own_stream import OwnStreamCheck
 from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
-from kcl_daemon.fleet.streams import StreamTracker
+from kcl_daemon.fleet.streams import OwnStreamCheck, StreamTracker
 from kcl_daemon.fleet.tables import ApplicationTables
 from kcl_daemon.fleet.worker_identity import DuplicateWorkerDetector, Predecessors
 from kcl_daemon.host_ports import Evidence

@@ -33,8 +33,7 @@ from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics
 from kcl_daemon.consumer.context import ConsumerContext, StopSignal
 from kcl_daemon.consumer.lane import OnlyLane
-from kcl_daemon.consumer.rejects import Rejects
-from kcl_daemon.consumer.set_aside import SetAside
+from kcl_daemon.consumer.set_aside import Rejects, SetAside
 from kcl_daemon.destinations.file import DeadLetterFile
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, Throughput

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
+from kcl_daemon.aws.access import CallLimiters, Item
 from kcl_daemon.aws.build import open_update_item
-from kcl_daemon.aws.calls import CallLimiters, Item
 from kcl_daemon.aws.dynamodb import DynamoTable, DynamoTransactions, UpdateItem
 from kcl_daemon.aws.session import Clients
 from kcl_daemon.aws.tables import TableSpec, creation_request

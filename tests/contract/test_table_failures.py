@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kcl_daemon.aws.calls import CallLimiters
+from kcl_daemon.aws.access import CallLimiters
 from kcl_daemon.aws.dynamodb import DynamoTable
 from kcl_daemon.aws.session import Clients
 from kcl_daemon.aws.tables import TableSpec

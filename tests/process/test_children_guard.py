@@ -13,7 +13,7 @@ from typing import NoReturn
 import psutil
 import pytest
 
-from kcl_daemon.children.guard import PATIENCE_S, Guard
+from kcl_daemon.children.process import PATIENCE_S, Guard
 from kcl_local.demo.check import monotonic_s
 from tests.process.children.support import (
     SHARD,
@@ -167,7 +167,7 @@ async def test_without_a_shell_children_run_unguarded_with_one_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = RecordingLog()
-    monkeypatch.setattr("kcl_daemon.children.guard._SHELL", "/no/sh")
+    monkeypatch.setattr("kcl_daemon.children.process._SHELL", "/no/sh")
     guard = guard_of(log)
     guard.watch(4_000_000)
     guard.watch(4_000_001)
@@ -186,7 +186,7 @@ async def test_where_descriptors_were_short_for_a_moment_the_next_child_brings_a
     first, second = sleeper(), sleeper()
     before = descriptors_in_use()
     with monkeypatch.context() as short:
-        short.setattr(f"kcl_daemon.children.guard.{missing}", no_descriptors)
+        short.setattr(f"kcl_daemon.children.process.{missing}", no_descriptors)
         guard.watch(first.pid)
     assert guard.pid is None
     assert open_descriptors() == before

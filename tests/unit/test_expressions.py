@@ -42,9 +42,9 @@ USES: Final = frozenset(
 
 # How each expression is applied to a text. A new one must be named here: a test compares.
 NAMED: Final = {
-    "kcl_daemon.capacity.report:_CAPITAL": "findall",
-    "kcl_daemon.capacity.report:_SHARD": "fullmatch",
-    "kcl_daemon.capacity.report:_UNDERSCORE": "findall",
+    "kcl_daemon.capacity.figures:_CAPITAL": "findall",
+    "kcl_daemon.capacity.figures:_SHARD": "fullmatch",
+    "kcl_daemon.capacity.figures:_UNDERSCORE": "findall",
     "kcl_client.aws_lambda._events:_ARN": "fullmatch",
     "kcl_prove.fleet:_ADDRESS": "search",
     "kcl_prove.permissions:_NAMED": "search",
@@ -55,7 +55,7 @@ NAMED: Final = {
     "kcl_daemon.records.batch_text:_NUMBERS": "measured by its function",
     "kcl_daemon.children.start:_FUNCTION": "fullmatch",
     "kcl_daemon.config.load:_JSON": "measured by its function",
-    "kcl_daemon.config.reading:_TEMPLATE": "search",
+    "kcl_daemon.config.load:_TEMPLATE": "search",
     "kcl_daemon.shards.lineage:_ORDINAL": "fullmatch",
     "kcl_daemon.config.dead_letters:_SCHEME": "fullmatch",
     "kcl_daemon.destinations.s3:_BUCKET": "fullmatch",

@@ -17,8 +17,7 @@ import orjson
 
 from kcl_daemon.admin.page import assets, live_part, page
 from kcl_daemon.admin.view import ThroughputHistory, not_ready
-from kcl_daemon.capacity.figures import Capacity
-from kcl_daemon.capacity.report import capacity_text
+from kcl_daemon.capacity.figures import Capacity, capacity_text
 from kcl_daemon.config.metrics_and_page import is_loopback
 from kcl_daemon.ports import Clock
 from kcl_daemon.telemetry.snapshot import Snapshot, SnapshotSource

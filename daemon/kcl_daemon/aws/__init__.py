@@ -1,6 +1,6 @@
 """The adapters to AWS: only this package imports botocore.
 
-`session` makes the SDK's clients, without boto3 to save memory; they retry nothing. Their calls block, so `calls` runs them in threads, limited by
+`session` makes the SDK's clients, without boto3 to save memory; they retry nothing. Their calls block, so `access` runs them in threads, limited by
 kind: a lease renewal that waits behind slow reads can lose the lease. A cancelled caller returns at once; its thread
 goes on until the timeouts, so a write may still take effect.
 

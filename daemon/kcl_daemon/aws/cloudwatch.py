@@ -11,8 +11,7 @@ from typing import Final
 
 import msgspec
 
-from kcl_daemon.aws.access import AwsAccess, open_client
-from kcl_daemon.aws.calls import SDK_ERRORS, CallLimiter, translated
+from kcl_daemon.aws.access import SDK_ERRORS, AwsAccess, CallLimiter, open_client, translated
 from kcl_daemon.aws.session import Clients, ServiceClient, Services
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.config.settings import Settings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, cast
 
 import msgspec
 
-from kcl_daemon.aws.calls import CallLimiter, ConditionFailed, Item, TableLimiters, TransactionCancelled
+from kcl_daemon.aws.access import CallLimiter, ConditionFailed, Item, TableLimiters, TransactionCancelled
 from kcl_daemon.aws.tables import READY_WITHIN_S, TableAdmin, TableSpec
 from kcl_daemon.errors import InvalidRequest, TableNotFound, Unavailable
 from kcl_daemon.leases.row import (

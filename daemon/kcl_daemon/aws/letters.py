@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 from anyio import to_thread
 from botocore.config import Config
 
-from kcl_daemon.aws.calls import SDK_ERRORS, CallLimiter, translated
+from kcl_daemon.aws.access import SDK_ERRORS, CallLimiter, translated
 from kcl_daemon.aws.session import Services, refused
 from kcl_daemon.config.dead_letters import OVERFLOW_FORM, Destination, KeepsData, Overflow, WithData
 from kcl_daemon.config.services import Endpoints

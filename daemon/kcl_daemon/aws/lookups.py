@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kcl_daemon.aws.calls import CallLimiter
+from kcl_daemon.aws.access import CallLimiter
 from kcl_daemon.aws.session import ask
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.ports import Schema

@@ -26,7 +26,7 @@ from botocore.exceptions import BotoCoreError, MetadataRetrievalError
 from botocore.utils import IMDSRegionProvider
 
 from kcl_daemon import __version__
-from kcl_daemon.aws.calls import DYNAMODB_CONNECTIONS, GLUE_CONNECTIONS, SDK_ERRORS, CallLimiters, translated
+from kcl_daemon.aws.access import DYNAMODB_CONNECTIONS, GLUE_CONNECTIONS, SDK_ERRORS, CallLimiters, translated
 from kcl_daemon.config.services import CredentialsProvider, CredentialsSource, Endpoints, ServiceSettings
 from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError, NoCredentials, NoRegion, Unavailable
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from kcl_daemon.aws.calls import TableLimiters
+from kcl_daemon.aws.access import TableLimiters
 from kcl_daemon.config.tables import BillingMode, TableOptions
 from kcl_daemon.errors import ConfigurationError, InvalidRequest, TableNotFound, Unavailable
 from kcl_daemon.leases.row import OWNER, OWNER_INDEX

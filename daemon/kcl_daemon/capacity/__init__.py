@@ -1,7 +1,7 @@
 """How far behind a fleet is, when it will have caught up, what holds it back, how many workers it wants.
 
-Each worker measures its shards (`ShardObservation`), finds what holds each back (`bounds`), and stores a report in its row
-(`report`). The leader puts them together (`picture`), makes a `Capacity` (`estimate`), and stores that. `wanted` has the number of
+Each worker measures its shards (`ShardObservation`), finds what holds each back (`bound_of`), and stores a report in its row
+(`figures`). The leader puts them together (`picture`), makes a `Capacity` (`estimate`), and stores that. `wanted` has the number of
 workers, `alternatives` what other numbers would do, `words` the sentences. Nothing here does I/O or reads a clock.
 
 A shard is behind by the age of its oldest record that is not finished; at the tip by a few seconds. Its speed is seconds of the

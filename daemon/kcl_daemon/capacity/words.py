@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kcl_daemon.capacity.bounds import AT_TIP_S
-from kcl_daemon.capacity.figures import Bound, Capacity, StreamCapacity
+from kcl_daemon.capacity.figures import AT_TIP_S, Bound, Capacity, StreamCapacity
 from kcl_daemon.capacity.picture import HELD, Picture, SeenShard
 from kcl_daemon.text import about, counted, short_shards
 

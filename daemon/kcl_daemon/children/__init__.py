@@ -6,6 +6,6 @@ allows, with no await in between. When the leader has ended, the rest of its gro
 reaped. A process that calls `setsid` is out of reach. What the child has written is still read, but nobody waits for
 the end of a pipe: a process that left the group may hold it open.
 
-`guard` is a shell process, for when the daemon is killed. One second after the end of a pipe that only the daemon
+The guard is a shell process, for when the daemon is killed. One second after the end of a pipe that only the daemon
 writes it kills the groups.
 """

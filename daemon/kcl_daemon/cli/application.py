@@ -18,8 +18,7 @@ from kcl_daemon.errors import TableNotFound
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.fleet.many_streams import MultiStreamTracker
 from kcl_daemon.fleet.monitor import FleetMonitor
-from kcl_daemon.fleet.own_stream import OwnStreamCheck
-from kcl_daemon.fleet.streams import SingleStreamTracker
+from kcl_daemon.fleet.streams import OwnStreamCheck, SingleStreamTracker
 from kcl_daemon.fleet.table_views import (
     COORDINATOR_KINDS,
     WORKER_KINDS,

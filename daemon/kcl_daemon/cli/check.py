@@ -42,8 +42,7 @@ from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError, InvalidRequest, SchemaNotFound
 from kcl_daemon.fleet.many_streams import MultiStreamTracker
-from kcl_daemon.fleet.own_stream import ComparedLeases, OwnStreamCheck
-from kcl_daemon.fleet.streams import leases_of, require_same_stream_mode
+from kcl_daemon.fleet.streams import ComparedLeases, OwnStreamCheck, leases_of, require_same_stream_mode
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Equals, RowUpdate
 from kcl_daemon.ports import (

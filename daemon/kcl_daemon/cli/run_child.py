@@ -24,7 +24,7 @@ from kcl_daemon.config.dead_letters import file_at
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.consumer.child_session import end_child
 from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics, lease_lost, shard_ended
-from kcl_daemon.consumer.rejects import RejectsByHand
+from kcl_daemon.consumer.set_aside import RejectsByHand
 from kcl_daemon.errors import ChildError, ChildStartFailed
 from kcl_daemon.leases.lease import CheckpointWindow, ShardId
 from kcl_daemon.ports import NO_METERS, ChildPipes, Clock, Log, LogLevel

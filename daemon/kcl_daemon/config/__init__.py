@@ -1,6 +1,6 @@
 """From the text of a properties file to typed settings.
 
-`properties` reads the file and the `KCL_...` variables, `reading` says which entry counts, `load` makes `Settings`;
+`properties` reads the file and the `KCL_...` variables, `load` says which entry counts and makes `Settings`;
 all problems are reported at once. Each section is a file of dataclasses: a field declares its property with
 `java(...)` or `ours(...)`, and the docstring below the field is its text in the reference. `kinds` has the kinds of
 values, `checks` compares properties with each other.

@@ -16,8 +16,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from kcl_daemon.config.kinds import ARN_OF_TABLE, Form, InvalidValue, Key, in_any_case
-from kcl_daemon.config.load import default_of, field_of, value_text
-from kcl_daemon.config.reading import INSTEAD
+from kcl_daemon.config.load import INSTEAD, default_of, field_of, value_text
 from kcl_daemon.config.services import CLIENT_PREFIXES, SPELLINGS
 from kcl_daemon.config.settings import BY_NAME, DEFAULTS, INERT, KEYS
 from kcl_daemon.config.spark import CONF_PREFIX, REMOVED

@@ -19,16 +19,15 @@ from kcl_daemon.consumer.connection import (
 )
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
 from kcl_daemon.consumer.gate import Gate, Give
-from kcl_daemon.consumer.lane import Lane
-from kcl_daemon.consumer.own_position import (
+from kcl_daemon.consumer.lane import (
     REFUSED_ADVICE,
+    Lane,
     PositionRefused,
     Reading,
     is_readable,
     own_position,
 )
-from kcl_daemon.consumer.rejects import Rejects
-from kcl_daemon.consumer.set_aside import SetAside
+from kcl_daemon.consumer.set_aside import Rejects, SetAside
 from kcl_daemon.errors import (
     ChildBrokeProtocol,
     ChildError,

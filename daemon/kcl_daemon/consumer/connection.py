@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint
 from kcl_daemon import errors, faults
 from kcl_daemon.config.children import ChildProtocol, ChildSettings
 from kcl_daemon.consumer.lane import Lane
-from kcl_daemon.consumer.rejects import Rejects
+from kcl_daemon.consumer.set_aside import Rejects
 from kcl_daemon.errors import (
     AwsError,
     ChildBrokeProtocol,

@@ -10,7 +10,7 @@ from kcl_daemon.consumer.lane import OnlyLane
 from kcl_daemon.consumer.restart_policy import RestartPolicy
 from kcl_daemon.errors import AwsError, LeaseLost
 from kcl_daemon.fleet.lease_renewer import HeldLease
-from kcl_daemon.fleet.stream_monitor import RECHECK_S, StreamState
+from kcl_daemon.fleet.streams import RECHECK_S, StreamState
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.leases.row import lease_from_row
 from kcl_daemon.progress.progress import WaitReason

@@ -1,8 +1,8 @@
 """How the workers of an application share its leases, with DynamoDB tables as all that is between them.
 
 Each worker writes a row that says that it lives (`reporter`), and renews the rows of its leases (`lease_renewer`). One leads
-(`elector`): it reads all rows (`monitor`), creates the leases that shards need (`shard_sync`), deletes those that are over
-(`lease_cleanup`), and writes into each who shall read it (`assigner`). That worker finds its leases (`discovery`). In a handoff the next
+(`elector`): it reads all rows (`monitor`), creates the leases that shards need and deletes those that are over
+(`shard_sync`), and writes into each who shall read it (`assigner`). That worker finds its leases (`discovery`). In a handoff the next
 owner stands in the row while the old one still reads, until that has stored its last checkpoint and released the lease.
 
 What holds in all files:

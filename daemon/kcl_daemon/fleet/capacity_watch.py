@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from kcl_daemon.capacity.bounds import bound_of
 from kcl_daemon.capacity.figures import (
     Bound,
     Capacity,
@@ -15,8 +14,12 @@ from kcl_daemon.capacity.figures import (
     ShardLoad,
     ShardObservation,
     WorkerLoad,
+    bound_of,
+    capacity_from,
+    capacity_text,
+    load_from,
+    load_text,
 )
-from kcl_daemon.capacity.report import capacity_from, capacity_text, load_from, load_text
 from kcl_daemon.context import Wakeup, WorkerContext
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.monitor import FleetMonitor

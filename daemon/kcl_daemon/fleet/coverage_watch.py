@@ -7,8 +7,7 @@ from dataclasses import replace
 from math import inf
 from typing import Final
 
-from kcl_daemon.capacity.figures import Bound
-from kcl_daemon.capacity.report import load_from
+from kcl_daemon.capacity.figures import Bound, load_from
 from kcl_daemon.context import WorkerContext
 from kcl_daemon.coverage import CoverageLog, TablesSeen, Unread, UnreadShard, coverage
 from kcl_daemon.fleet.monitor import FleetMonitor

@@ -17,8 +17,7 @@ from kcl_daemon.config.streams import FormerStreams, ListedStream, StreamsSettin
 from kcl_daemon.context import WorkerContext, for_each
 from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError, StreamNotFound
 from kcl_daemon.fleet.shard_sync import ShardSync
-from kcl_daemon.fleet.stream_monitor import StreamMonitor, StreamState
-from kcl_daemon.fleet.streams import TrackedStream
+from kcl_daemon.fleet.streams import StreamMonitor, StreamState, TrackedStream
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, StreamIdentity, TableStream
 from kcl_daemon.metrics import kcl

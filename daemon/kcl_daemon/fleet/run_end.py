@@ -13,8 +13,7 @@ from kcl_daemon.context import WorkerContext
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.fleet.many_streams import MultiStreamTracker, by_stream
-from kcl_daemon.fleet.stream_monitor import StreamState
-from kcl_daemon.fleet.streams import SingleStreamTracker, leases_of
+from kcl_daemon.fleet.streams import SingleStreamTracker, StreamState, leases_of
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity
 from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, WorkerRow, workers_of
 from kcl_daemon.ports import Clock, Table

@@ -57,7 +57,7 @@ class WorkerRow:
         support_code: 1 if the worker supports the single-table layout; None on rows up to KCL 3.4.
         host: workers with the same one report the CPU of that host.
         stands_by: it starts the child of a lease that is being handed off to it.
-        load: of its shards (`capacity/report.py`).
+        load: of its shards (`capacity/figures.py`).
         is_java: it knows no pauses and limits.
     """
 

@@ -8,9 +8,8 @@ from typing import Final, Protocol
 
 from kcl_daemon.errors import ChildTimedOut
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity
-from kcl_daemon.progress.flow import FlowSample, ShardFlow, Uncheckpointed
+from kcl_daemon.progress.flow import FlowSample, LatencyHistogram, ShardFlow, Uncheckpointed
 from kcl_daemon.progress.invariants import Invariants
-from kcl_daemon.progress.latency import LatencyHistogram
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 
 PAUSED_BY_CHILD: Final = "its child asked for a pause"

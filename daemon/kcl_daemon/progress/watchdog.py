@@ -13,8 +13,7 @@ from typing import Final
 
 from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.ports import Clock, Log
-from kcl_daemon.progress.flow import FlowMeter, FlowRates
-from kcl_daemon.progress.latency import RecentLatency
+from kcl_daemon.progress.flow import FlowMeter, FlowRates, RecentLatency
 from kcl_daemon.progress.progress import HELD, NEVER_S, ActiveLease, ActiveLeases, LeaseProgress, WaitReason
 
 REPORT_EVERY_S: Final = 600.0

@@ -31,7 +31,7 @@ from kcl_daemon import __version__
 from kcl_daemon.metrics.metric import Family, Labels, MetricKind
 from kcl_daemon.metrics.own import OTLP_LOST, RECORD_LATENCY
 from kcl_daemon.ports import Clock, Log, Meters
-from kcl_daemon.progress.latency import SCHEMA, ZERO, LatencyHistogram, upper_bound_s
+from kcl_daemon.progress.flow import SCHEMA, ZERO, LatencyHistogram, upper_bound_s
 from kcl_daemon.telemetry.prometheus import Histogram, Totals, Value, everything, is_of_shard
 from kcl_daemon.telemetry.snapshot import Snapshot
 

@@ -17,7 +17,7 @@ from anyio.lowlevel import checkpoint
 from kcl_daemon.capacity.figures import Bound, Capacity
 from kcl_daemon.metrics import own
 from kcl_daemon.metrics.metric import Family, Labels, MetricKind, Samples
-from kcl_daemon.progress.latency import LatencyHistogram, below
+from kcl_daemon.progress.flow import LatencyHistogram, below
 from kcl_daemon.telemetry import protobuf
 from kcl_daemon.telemetry.helper_views import LANDING, QUERIES, SPARK_SHARDS, LandingView, SparkView
 from kcl_daemon.telemetry.shards import FIGURES, LANES, LanedShard, ShardView

@@ -11,7 +11,7 @@ from math import isinf
 from typing import Final
 
 from kcl_daemon.metrics.metric import Labels, MetricKind
-from kcl_daemon.progress.latency import SCHEMA, ZERO, ZERO_S, LatencyHistogram
+from kcl_daemon.progress.flow import SCHEMA, ZERO, ZERO_S, LatencyHistogram
 
 CONTENT_TYPE: Final = (
     "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"

@@ -19,7 +19,7 @@ from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.worker_row import CPU, WorkerRow
 from kcl_daemon.ports import Clock, Log
-from kcl_daemon.progress.latency import LatencyHistogram
+from kcl_daemon.progress.flow import LatencyHistogram
 from kcl_daemon.progress.progress import ActiveLease, ActiveLeases
 from kcl_daemon.telemetry.helper_views import HelperSource, LandingView, SparkView, no_helper
 from kcl_daemon.telemetry.shards import Look, SeenLease, ShardView, StderrLines, name_of, safe_line, seen_as

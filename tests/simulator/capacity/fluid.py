@@ -13,7 +13,6 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Final
 
-from kcl_daemon.capacity.bounds import bound_of
 from kcl_daemon.capacity.estimate import estimate
 from kcl_daemon.capacity.figures import (
     Capacity,
@@ -22,8 +21,12 @@ from kcl_daemon.capacity.figures import (
     ShardLoad,
     ShardObservation,
     WorkerLoad,
+    bound_of,
+    capacity_from,
+    capacity_text,
+    load_from,
+    load_text,
 )
-from kcl_daemon.capacity.report import capacity_from, capacity_text, load_from, load_text
 from kcl_daemon.leases.lease import LeaseKey, WorkerId
 from tests.simulator.chance import Chance
 

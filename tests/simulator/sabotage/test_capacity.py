@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kcl_daemon.capacity.figures import Capacity
-from kcl_daemon.capacity.report import capacity_text
+from kcl_daemon.capacity.figures import Capacity, capacity_text
 from kcl_daemon.fleet import capacity_watch
 from tests.simulator.faults.behaviour import Behaviour, ChildrenPlan
 from tests.simulator.plans.plan import Kill, Plan, Planned, Start, Who

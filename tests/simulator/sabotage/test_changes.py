@@ -11,7 +11,7 @@ import pytest
 from kcl_daemon.config.balance import ShardSettings
 from kcl_daemon.config.changes import ChangesSettings
 from kcl_daemon.consumer import consumer, shard_end
-from kcl_daemon.fleet import lease_cleanup
+from kcl_daemon.fleet import shard_sync
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.ports import ScannedPage, ScanPort
 from kcl_daemon.retrieval.source import BufferedReader
@@ -145,11 +145,11 @@ def all_may_go(leases: Iterable[Lease], _shards: Iterable[Shard] | None = None) 
 
 
 def cleanup_is_hasty(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(lease_cleanup, "judge_finished", all_may_go)
+    patch.setattr(shard_sync, "judge_finished", all_may_go)
 
 
 def nothing_is_cleaned_up(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(lease_cleanup, "judge_finished", lambda *_: [])
+    patch.setattr(shard_sync, "judge_finished", lambda *_: [])
 
 
 def losses_are_not_told(patch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.fleet import own_stream
-from kcl_daemon.fleet.own_stream import OwnStreamCheck
+from kcl_daemon.fleet import streams
+from kcl_daemon.fleet.streams import OwnStreamCheck
 from tests.simulator.plans.plan import Kind, Plan, Planned, Start, Stop
 from tests.simulator.runner import run_plan
 
@@ -48,5 +48,5 @@ def test_a_stranger_that_does_not_look_is_noticed(
 
 def test_a_stranger_that_does_not_try_positions_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both streams have four shards: only the checkpoints of Java's leases tell."""
-    monkeypatch.setattr(own_stream, "_MAX_TRIED", 0)
+    monkeypatch.setattr(streams, "_MAX_TRIED", 0)
     assert violation(*BESIDE, first=Kind.JAVA) == "written_by_a_stranger"

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from kcl_daemon.config.children import ConcurrencySettings, FailureSettings, LaneCounts
-from kcl_daemon.consumer.rejects import Rejects
-from kcl_daemon.consumer.set_aside import SetAside
+from kcl_daemon.consumer.set_aside import Rejects, SetAside
 from kcl_daemon.records.batch_text import BatchText
 from kcl_daemon.records.dead_letter import DeadLetter, LetterCause
 from kcl_protocol.messages import Record

@@ -9,7 +9,7 @@ import pytest
 
 from kcl_daemon.config.balance import ShardSettings
 from kcl_daemon.consumer import shard_end
-from kcl_daemon.fleet import lease_cleanup, shard_sync
+from kcl_daemon.fleet import shard_sync
 from kcl_daemon.leases import row
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Conditions
@@ -56,8 +56,8 @@ def test_deleting_every_finished_lease_is_noticed(monkeypatch: pytest.MonkeyPatc
     def all_may_go(leases: Iterable[Lease], _shards: Iterable[Shard] | None = None) -> list[JudgedLease]:
         return [JudgedLease(lease, CleanupVerdict.COMPLETED, "") for lease in leases if lease.is_finished]
 
-    monkeypatch.setattr(lease_cleanup, "judge_finished", all_may_go)
-    monkeypatch.setattr(lease_cleanup, "_ON_ITS_WAY_S", 0.0)
+    monkeypatch.setattr(shard_sync, "judge_finished", all_may_go)
+    monkeypatch.setattr(shard_sync, "_ON_ITS_WAY_S", 0.0)
     settings = replace(QUICK, cleanup_ms=1)
     splits = (Planned(30.0, Split(0)), Planned(30.1, Split(0)), Planned(30.2, Split(0)))
     death = Planned(0.0, DieAtShardEnd(ShardEndStep.FINISHED, nth=1, replaced_after_s=60.0))
@@ -68,7 +68,7 @@ def test_deleting_what_is_read_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     def anything_may_go(leases: Iterable[Lease], _shards: Iterable[Shard] | None = None) -> list[JudgedLease]:
         return [JudgedLease(lease, CleanupVerdict.COMPLETED, "") for lease in leases if not lease.is_finished]
 
-    monkeypatch.setattr(lease_cleanup, "judge_finished", anything_may_go)
+    monkeypatch.setattr(shard_sync, "judge_finished", anything_may_go)
     monkeypatch.setattr(row, "if_still_finished", no_condition)
     assert violation(*SPLITS) == "deleted_unfinished"
 

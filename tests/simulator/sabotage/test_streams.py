@@ -10,7 +10,7 @@ from kcl_daemon.config.streams import StreamsSettings
 from kcl_daemon.consumer.consumer import ShardConsumer
 from kcl_daemon.fleet import shard_sync
 from kcl_daemon.fleet.many_streams import FormerStreamCleanup, MultiStreamTracker
-from kcl_daemon.fleet.stream_monitor import StreamMonitor, StreamState
+from kcl_daemon.fleet.streams import StreamMonitor, StreamState
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, StreamIdentity
 from kcl_daemon.leases.row import Row

@@ -11,8 +11,7 @@ import anyio
 import pytest
 from botocore.credentials import Credentials, RefreshableCredentials
 
-from kcl_daemon.aws.access import AwsAccess, proxies_for
-from kcl_daemon.aws.calls import CallLimiters
+from kcl_daemon.aws.access import AwsAccess, CallLimiters, proxies_for
 from kcl_daemon.aws.session import Clients, make_clients
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.errors import AccessDenied, InvalidRequest

@@ -1,4 +1,4 @@
-"""Blocking calls in threads and their errors: `kcl_daemon.aws.calls`."""
+"""Blocking calls in threads and their errors: `kcl_daemon.aws.access`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from botocore import exceptions as sdk
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import ProtocolError
 
-from kcl_daemon.aws.calls import CallLimiter, ConditionFailed, TransactionCancelled, translated
+from kcl_daemon.aws.access import CallLimiter, ConditionFailed, TransactionCancelled, translated
 from kcl_daemon.errors import (
     AccessDenied,
     AwsError,

@@ -10,7 +10,7 @@ import pytest
 
 from kcl_daemon import __version__
 from kcl_daemon.aws import session
-from kcl_daemon.aws.calls import DYNAMODB_CONNECTIONS
+from kcl_daemon.aws.access import DYNAMODB_CONNECTIONS
 from kcl_daemon.aws.session import Clients, make_clients, open_clients
 from kcl_daemon.cli.common import advice_for, exit_code
 from kcl_daemon.config.services import Endpoints, ServiceSettings

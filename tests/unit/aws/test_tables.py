@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from botocore.stub import Stubber
 
+from kcl_daemon.aws.access import CallLimiters
 from kcl_daemon.aws.build import build_tables
-from kcl_daemon.aws.calls import CallLimiters
 from kcl_daemon.aws.dynamodb import DynamoTable
 from kcl_daemon.aws.session import Clients
 from kcl_daemon.aws.tables import TableSpec, creation_request, index_request

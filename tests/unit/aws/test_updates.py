@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from kcl_daemon.aws.access import AwsAccess
+from kcl_daemon.aws.access import AwsAccess, CallLimiters, ConditionFailed, Item
 from kcl_daemon.aws.build import open_update_item
-from kcl_daemon.aws.calls import CallLimiters, ConditionFailed, Item
 from kcl_daemon.aws.dynamodb import UpdateItem
 from kcl_daemon.errors import AccessDenied, AwsError, InvalidRequest, TableNotFound, Throttled, Unavailable
 from kcl_daemon.transport.pool import ServiceEndpoint

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kcl_daemon.capacity.bounds import bound_of
-from kcl_daemon.capacity.figures import Bound, ShardObservation
+from kcl_daemon.capacity.figures import Bound, ShardObservation, bound_of
 
 LATE = ShardObservation(600.0, busy=0.5, refused=0.0, memory=0.0, host_cpu=0.5)
 BUSY = replace(LATE, busy=0.97)

@@ -15,8 +15,11 @@ from kcl_daemon.capacity.figures import (
     ShardLoad,
     StreamCapacity,
     WorkerLoad,
+    capacity_from,
+    capacity_text,
+    load_from,
+    load_text,
 )
-from kcl_daemon.capacity.report import capacity_from, capacity_text, load_from, load_text
 from kcl_daemon.leases.lease import LeaseKey, WorkerId
 from tests.examples import examples
 

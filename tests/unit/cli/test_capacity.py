@@ -11,8 +11,7 @@ from click import BadParameter, UsageError
 
 from kcl_daemon.admin.site import AdminAccess, AdminRequest, AdminResponse
 from kcl_daemon.app import streams_of
-from kcl_daemon.capacity.figures import Alternative, Bound, Capacity, StreamCapacity
-from kcl_daemon.capacity.report import capacity_text
+from kcl_daemon.capacity.figures import Alternative, Bound, Capacity, StreamCapacity, capacity_text
 from kcl_daemon.cli.application import Application, open_existing
 from kcl_daemon.cli.capacity import CapacityAnswers, CapacityNews, CapacityReader, capacity_lines, place_of
 from kcl_daemon.config.balance import CapacitySettings

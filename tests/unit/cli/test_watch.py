@@ -12,8 +12,7 @@ import pytest
 
 from kcl_daemon.admin.site import AdminAccess, AdminRequest, AdminResponse
 from kcl_daemon.app import streams_of
-from kcl_daemon.capacity.figures import Bound, ShardLoad, WorkerLoad
-from kcl_daemon.capacity.report import load_text
+from kcl_daemon.capacity.figures import Bound, ShardLoad, WorkerLoad, load_text
 from kcl_daemon.cli.application import Application, open_existing
 from kcl_daemon.cli.watch.command import WatchFigures, WatchSite, _Watch, watch_json, watch_lines
 from kcl_daemon.cli.watch.look import Watched, Watcher

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from kcl_daemon.config.load import Loaded, as_properties, interpret
+from kcl_daemon.config.load import NAMES, Loaded, as_properties, interpret
 from kcl_daemon.config.metrics_and_page import AdminSettings
 from kcl_daemon.config.properties import given_for, is_service_link, normal, overrides, variable_for
-from kcl_daemon.config.reading import NAMES
 from kcl_daemon.config.settings import BY_NAME, KEYS
 from kcl_daemon.errors import ConfigurationError
 from tests.unit.config.helpers import GOOD, WORKER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.config.reading import nearest_name
+from kcl_daemon.config.load import nearest_name
 from kcl_daemon.config.settings import INERT
 from tests.unit.config.helpers import GOOD, events, read, refusals
 

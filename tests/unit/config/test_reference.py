@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kcl_daemon.config import checks, load, reading
+from kcl_daemon.config import checks, load
 from kcl_daemon.config.kinds import Key
 from kcl_daemon.config.load import default_of, field_of
-from kcl_daemon.config.settings import BY_NAME, INERT, KEYS
-from kcl_daemon.config.topics import TOPICS, nearest
+from kcl_daemon.config.settings import BY_NAME, INERT, KEYS, TOPICS, nearest
 from tests.unit.config.helpers import GOOD, read
 from tools.properties_reference import MATTER, anchor_of, reference
 
@@ -169,7 +168,7 @@ def test_no_name_is_in_two_tables() -> None:
 
 
 def test_every_property_that_a_rule_names_exists() -> None:
-    trees = [ast.parse(inspect.getsource(module)) for module in (checks, load, reading)]
+    trees = [ast.parse(inspect.getsource(module)) for module in (checks, load)]
     texts = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     named = {
         text for text in texts if isinstance(text, str) and re.fullmatch(r"[a-z]+[A-Z.][A-Za-z.]+", text)

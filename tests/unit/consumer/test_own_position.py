@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
-from kcl_daemon.consumer.own_position import PositionRefused, own_position
+from kcl_daemon.consumer.lane import PositionRefused, own_position
 from kcl_daemon.leases.lease import CheckpointWindow
 from kcl_daemon.leases.row import lease_from_row, reposition
 from kcl_protocol import DaemonMessage, encode

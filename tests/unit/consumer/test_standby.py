@@ -21,8 +21,7 @@ from kcl_daemon.consumer.standby import StandbyChildren
 from kcl_daemon.context import WorkerContext, timings
 from kcl_daemon.errors import ChildStartFailed
 from kcl_daemon.fleet.lease_renewer import HeldLease
-from kcl_daemon.fleet.stream_monitor import StreamMonitor
-from kcl_daemon.fleet.streams import SingleStreamTracker, TrackedStream
+from kcl_daemon.fleet.streams import SingleStreamTracker, StreamMonitor, TrackedStream
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, Throughput, WorkerId
 from kcl_daemon.ports import ChildLane, StreamRef

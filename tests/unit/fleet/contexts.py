@@ -13,8 +13,7 @@ from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.fleet.shard_sync import ShardSync
-from kcl_daemon.fleet.stream_monitor import StreamMonitor
-from kcl_daemon.fleet.streams import TrackedStream
+from kcl_daemon.fleet.streams import StreamMonitor, TrackedStream
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.worker_row import Incarnation
 from kcl_daemon.ports import NO_METERS, Clock, Kinesis, Log, Meters, StreamRef, Table, Tables

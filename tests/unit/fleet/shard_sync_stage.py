@@ -8,8 +8,7 @@ import anyio
 
 from kcl_daemon.config.balance import ShardSettings
 from kcl_daemon.fleet.shard_sync import ShardSync
-from kcl_daemon.fleet.stream_monitor import StreamMonitor
-from kcl_daemon.fleet.streams import TrackedStream
+from kcl_daemon.fleet.streams import StreamMonitor, TrackedStream
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
 from kcl_daemon.leases.row import RowUpdate

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from kcl_daemon.capacity.figures import Capacity, CapacityTargets, WorkerLoad
-from kcl_daemon.capacity.report import load_text
+from kcl_daemon.capacity.figures import Capacity, CapacityTargets, WorkerLoad, load_text
 from kcl_daemon.fleet.capacity_watch import CapacityWatch, read_capacity
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import RowUpdate, creation

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection
 import anyio
 
 from kcl_daemon.config.balance import ShardSettings
-from kcl_daemon.fleet.lease_cleanup import clean_own_leases
+from kcl_daemon.fleet.shard_sync import clean_own_leases
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.row import RowUpdate

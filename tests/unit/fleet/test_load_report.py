@@ -7,9 +7,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from kcl_daemon.capacity.bounds import bound_of
-from kcl_daemon.capacity.figures import Bound, ShardObservation, WorkerLoad
-from kcl_daemon.capacity.report import load_from
+from kcl_daemon.capacity.figures import Bound, ShardObservation, WorkerLoad, bound_of, load_from
 from kcl_daemon.fleet.capacity_watch import LoadReport, observation
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.progress.flow import FlowRates

@@ -6,9 +6,13 @@ import anyio
 import pytest
 
 from kcl_daemon.errors import AwsError, ConfigurationError
-from kcl_daemon.fleet.own_stream import OwnStreamCheck
-from kcl_daemon.fleet.stream_monitor import StreamMonitor
-from kcl_daemon.fleet.streams import SingleStreamTracker, TrackedStream, leases_of
+from kcl_daemon.fleet.streams import (
+    OwnStreamCheck,
+    SingleStreamTracker,
+    StreamMonitor,
+    TrackedStream,
+    leases_of,
+)
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import HashRange
 from kcl_daemon.leases.row import Row, Value

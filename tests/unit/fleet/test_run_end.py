@@ -13,8 +13,7 @@ from kcl_daemon.config.streams import ListedStream, StreamsSettings
 from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.fleet.many_streams import MultiStreamTracker
 from kcl_daemon.fleet.run_end import RunEnd, agreed_bound_ms, not_there
-from kcl_daemon.fleet.stream_monitor import StreamMonitor
-from kcl_daemon.fleet.streams import SingleStreamTracker, TrackedStream, leases_of
+from kcl_daemon.fleet.streams import SingleStreamTracker, StreamMonitor, TrackedStream, leases_of
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, ShardId, Throughput, WorkerId
 from kcl_daemon.leases.row import new_lease_row
 from kcl_daemon.leases.worker_row import WorkerRow, report

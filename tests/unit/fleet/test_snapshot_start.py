@@ -14,8 +14,7 @@ from kcl_daemon.config.changes import ChangesSettings
 from kcl_daemon.errors import Unavailable
 from kcl_daemon.fleet.shard_sync import ShardSync
 from kcl_daemon.fleet.snapshot_start import SnapshotStart
-from kcl_daemon.fleet.stream_monitor import StreamMonitor
-from kcl_daemon.fleet.streams import TrackedStream
+from kcl_daemon.fleet.streams import StreamMonitor, TrackedStream
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.worker_row import Incarnation, report

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from kcl_daemon.errors import Unavailable
-from kcl_daemon.fleet.stream_monitor import StreamMonitor, StreamState
+from kcl_daemon.fleet.streams import StreamMonitor, StreamState
 from kcl_daemon.ports import StreamRef
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.loop import run_virtual

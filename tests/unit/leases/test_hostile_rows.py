@@ -14,8 +14,7 @@ import pytest
 
 from kcl_daemon.admin.site import capacity_json
 from kcl_daemon.aws.dynamodb import encode_row
-from kcl_daemon.capacity.figures import Alternative
-from kcl_daemon.capacity.report import capacity_from, capacity_text, load_from
+from kcl_daemon.capacity.figures import Alternative, capacity_from, capacity_text, load_from
 from kcl_daemon.fleet.client_version import CLIENT_VERSION_CODEC
 from kcl_daemon.fleet.hold_watch import hold_fields
 from kcl_daemon.hold_words import hold_json, hold_text

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kcl_daemon.capacity.figures import Bound, Capacity, StreamCapacity
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.progress.latency import LatencyHistogram
+from kcl_daemon.progress.flow import LatencyHistogram
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.telemetry.helper_views import (
     LandingShardView,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from kcl_daemon.fleet.hold_watch import change_holds, tell_holds, with_holds
-from kcl_daemon.fleet.own_stream import read_own_stream, write_own_stream
+from kcl_daemon.fleet.streams import read_own_stream, write_own_stream
 from kcl_daemon.fleet.table_views import COORDINATOR_KINDS, DualTable, RowKindTable
 from kcl_daemon.leases.holds import HOLDS_KEY, Hold, holds_from_row
 from kcl_daemon.leases.lease import WorkerId

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.progress.latency import (
+from kcl_daemon.progress.flow import (
     ZERO,
     ZERO_S,
     LatencyHistogram,

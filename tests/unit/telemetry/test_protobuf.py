@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_tex
 
 from kcl_daemon.metrics.metric import MetricKind
 from kcl_daemon.metrics.own import RECORD_LATENCY
-from kcl_daemon.progress.latency import SCHEMA, ZERO, ZERO_S, LatencyHistogram
+from kcl_daemon.progress.flow import SCHEMA, ZERO, ZERO_S, LatencyHistogram
 from kcl_daemon.telemetry.prometheus import PrometheusExposition
 from kcl_daemon.telemetry.protobuf import CONTENT_TYPE, native, varint, wanted
 from kcl_daemon.telemetry.snapshot import Snapshot

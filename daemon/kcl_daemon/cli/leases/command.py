@@ -56,7 +56,7 @@ from kcl_daemon.cli.leases.show import (
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.context import for_each, raise_first, timings
 from kcl_daemon.fleet.assigner import assignment_strategies
-from kcl_daemon.fleet.own_stream import stream_words, why_not_own
+from kcl_daemon.fleet.streams import stream_words, why_not_own
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.ports import Kinesis, StreamRef
 from kcl_daemon.records.payload import Payload

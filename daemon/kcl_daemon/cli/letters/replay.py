@@ -20,7 +20,7 @@ from kcl_daemon.cli.run_child import EXIT_GRACE_S, MemoryCheckpoints, not_in_bat
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.consumer.child_session import end_child
 from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics, lease_lost
-from kcl_daemon.consumer.rejects import RejectsByHand
+from kcl_daemon.consumer.set_aside import RejectsByHand
 from kcl_daemon.errors import ChildError, ChildExited, ChildStartFailed, DeadLetterNotStored
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import NO_METERS, Child, Clock, Log, StreamRef

@@ -20,7 +20,7 @@ from kcl_daemon.errors import AwsError, ConfigurationError
 from kcl_daemon.fleet.capacity_watch import read_capacity
 from kcl_daemon.fleet.coverage_watch import tables_seen
 from kcl_daemon.fleet.many_streams import MultiStreamTracker
-from kcl_daemon.fleet.own_stream import stream_words
+from kcl_daemon.fleet.streams import stream_words
 from kcl_daemon.leases.holds import HOLDS_KEY, Hold, MalformedHoldsError, holds_from_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity
 from kcl_daemon.leases.text_row import OwnStream
