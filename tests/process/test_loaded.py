@@ -14,6 +14,7 @@ from tests.process.local import Local
 MODULES_MOST: Final = 146
 LINES_MOST: Final = 34_030
 ABSENT: Final = (
+    "greenlet",
     "pygments",
     "rich",
     "kcl_daemon.aws.cloudwatch",

@@ -23,13 +23,13 @@ import kcl_daemon
 from kcl_daemon.ports import Clock, Log, LogLevel, level_of
 from kcl_daemon.text import MASK, encodable, is_secret_name, masked, on_one_line, short_shard
 
-# structlog would load rich and pygments, 7 MB, for tracebacks in colour, which no log of ours has.
-_RICH_IS_USED: Final = "rich" in sys.modules
-sys.modules.setdefault("rich", cast("ModuleType", None))
+# structlog would load these, 9 MB, for coloured tracebacks and greenlets, which no log of ours has.
+_UNUSED: Final = [name for name in ("greenlet", "rich") if name not in sys.modules]
+sys.modules.update(dict.fromkeys(_UNUSED, cast("ModuleType", None)))
 import structlog  # noqa: E402
 
-if not _RICH_IS_USED:
-    del sys.modules["rich"]
+for _name in _UNUSED:
+    del sys.modules[_name]
 
 Threshold = LogLevel | Literal["off"]
 
