@@ -66,10 +66,15 @@ class Looked:
 
 @contextmanager
 def looking(
-    browser: Browser, url: str, *, scheme: Literal["light", "dark"] = "light", width: int = 1280
+    browser: Browser,
+    url: str,
+    *,
+    scheme: Literal["light", "dark"] = "light",
+    width: int = 1280,
+    height: int = 900,
 ) -> Generator[Looked]:
     """A tab with a page in it, closed at the end of the block."""
-    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": height})
     context.set_default_timeout(_TIMEOUT_MS)
     page = context.new_page()
     checked = Looked(page, url)

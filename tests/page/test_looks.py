@@ -250,7 +250,7 @@ def test_every_column_of_a_sick_shard_is_on_a_screen_of_1280_pixels(browser: Bro
     source = Standing(replace(many(8), worker_id=worker, shards=shards, fleet=fleet))
     with serving(source) as made, looking(browser, made.url) as checked:
         page = checked.page
-        page.locator("svg.spark").first.wait_for()
+        page.locator("svg.spark").first.wait_for(state="attached")
         checked.screenshot(f"sick-{len(worker)}")
         table = page.locator("#shards .scroll")
         assert table.evaluate("it => it.scrollWidth - it.clientWidth") == 0

@@ -16,33 +16,7 @@ from importlib.resources import files
 from itertools import chain
 from typing import Final
 
-from kcl_daemon.admin.view import (
-    MAX_MOVES,
-    MOVES,
-    SHARDS,
-    TONES,
-    DisplayState,
-    LineageEntry,
-    ShardEntry,
-    ThroughputHistory,
-    capacity_text,
-    clock_text,
-    count_states,
-    entries_of_snapshot,
-    headline,
-    in_words,
-    lane_table,
-    leader_text,
-    moves_table,
-    not_ready,
-    set_aside_table,
-    shards_with_children,
-    time_text,
-    trouble_first,
-    with_distinct_names,
-    worker_table,
-)
-from kcl_daemon.coverage import unread_lines
+from kcl_daemon.admin import view
 from kcl_daemon.metrics.metric import Cells, Column, StatusTable
 from kcl_daemon.telemetry.helper_views import (
     LandingView,
@@ -53,9 +27,9 @@ from kcl_daemon.telemetry.helper_views import (
 )
 from kcl_daemon.telemetry.shards import CHILDREN
 from kcl_daemon.telemetry.snapshot import Snapshot
-from kcl_daemon.text import about, duration, on_one_line, rate, short_shard
+from kcl_daemon.text import NONE, about, duration, on_one_line, rate, short_shard
 
-_MOVES_CAPTION: Final = f"The last {MAX_MOVES} decisions of this worker as leader; /status.json has more"
+_MOVES_CAPTION: Final = f"The last {view.MAX_MOVES} decisions of this worker as leader; /status.json has more"
 _WIDTH: Final = 120
 _HEIGHT: Final = 24
 _SECONDS_LEAST: Final = 60.0
@@ -66,8 +40,8 @@ MAX_ROWS: Final = 2000
 """Larger applications show only this worker's leases."""
 MAX_SHARDS: Final = 100
 _SECTIONS: Final[tuple[tuple[str, str], ...]] = (
-    ("fleet", "Fleet"),
     ("shards", "Shards"),
+    ("fleet", "Fleet"),
     ("lanes", "Lanes"),
     ("children", "Children"),
     ("spark", "Spark"),
@@ -75,7 +49,7 @@ _SECTIONS: Final[tuple[tuple[str, str], ...]] = (
     ("moves", "Last moves"),
 )
 _PAUSE_AFTER: Final = 100
-"""This many entries take less than a millisecond."""
+_TILES_OF_TROUBLE: Final = ("Failing", "Stalled", "Unread")
 _DOCUMENTS: Final = ("/status.json", "/metrics", "/readyz", "/livez")
 
 
@@ -116,35 +90,31 @@ def _cell(column: Column, cell: str) -> str:
     return f"<td class=num>{cell}</td>" if column.number else f"<td>{text(cell)}</td>"
 
 
-def _fleet(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
+def _fleet(snapshot: Snapshot, states: Counter[view.DisplayState]) -> Iterator[str]:
     yield '<dl class="facts">'
     for name, value in _facts(snapshot, states):
         yield f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>"
     yield "</dl>"
     if snapshot.workers:
-        yield from _table("fleet", "Workers, from DynamoDB", worker_table(snapshot))
+        yield from _table("fleet", "Workers, from DynamoDB", view.worker_table(snapshot))
     else:
         yield "<p>The tables were not read yet, so the other workers are unknown.</p>"
 
 
-def _facts(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[tuple[str, str]]:
-    yield "Leader", leader_text(snapshot)
+def _facts(snapshot: Snapshot, states: Counter[view.DisplayState]) -> Iterator[tuple[str, str]]:
+    yield "Leader", view.leader_text(snapshot)
     if snapshot.capacity is not None:
-        yield "Capacity", capacity_text(snapshot)
+        yield "Capacity", view.capacity_text(snapshot)
     yield "Leases", str(states.total())
-    yield "This worker", str(len(snapshot.shards))
-    yield "Unowned", str(states[DisplayState.NOBODY])
-    yield "Handing over", str(states[DisplayState.HANDING_OFF])
-    yield "Finished", str(states[DisplayState.FINISHED])
+    yield "This worker", view.held_text(snapshot)
+    yield "Unowned", str(states[view.DisplayState.NOBODY])
+    yield "Handing over", str(states[view.DisplayState.HANDING_OFF])
+    yield "Finished", str(states[view.DisplayState.FINISHED])
     if snapshot.renewed_s is not None:
         yield "Renewed", f"{about(snapshot.renewed_s)} ago"
-    for line in unread_lines(snapshot.unread or ()):
-        yield "Read by nobody", line
-    for hold in snapshot.holds:
-        yield ("Paused" if hold.is_pause else "Limited"), hold.text
     if snapshot.violations:
         yield f"Bugs found ({snapshot.violations})", snapshot.last_violation
-    if clock := clock_text(snapshot):
+    if clock := view.clock_text(snapshot):
         yield "Clock", clock
     if snapshot.fleet_age_s is not None:
         yield "Fleet as of", f"{about(snapshot.fleet_age_s)} ago"
@@ -152,7 +122,7 @@ def _facts(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[tuple[
 
 def _moves(snapshot: Snapshot) -> Iterator[str]:
     if snapshot.moves:
-        shown = moves_table(snapshot)
+        shown = view.moves_table(snapshot)
         yield from _table("moves", _MOVES_CAPTION, shown, map(_move_row, shown.rows))
     elif snapshot.leads:
         yield "<p>This worker has moved no lease since it became leader.</p>"
@@ -161,11 +131,11 @@ def _moves(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _move_row(cells: Cells) -> str:
-    when, key, reason = (text(cells[each.name]) for each in MOVES.columns)
+    when, key, reason = (text(cells[each.name]) for each in view.MOVES.columns)
     return f'<tr><td class=num>{when}</td><th scope="row">{key}</th><td>{reason}</td></tr>'
 
 
-def sparklines(history: ThroughputHistory, now_s: float) -> Callable[[str], str]:
+def sparklines(history: view.ThroughputHistory, now_s: float) -> Callable[[str], str]:
     ages_s = history.ages_s(now_s)
     per_s = (_WIDTH - 2) / max(ages_s[0] if ages_s else 0.0, _SECONDS_LEAST)
     places = [f"{_WIDTH - 1 - age_s * per_s:.0f}," for age_s in ages_s]
@@ -191,7 +161,7 @@ def sparklines(history: ThroughputHistory, now_s: float) -> Callable[[str], str]
     return draw
 
 
-def _shards(known: Sequence[ShardEntry], history: ThroughputHistory, now_s: float) -> Iterator[str]:
+def _shards(known: Sequence[view.ShardEntry], history: view.ThroughputHistory, now_s: float) -> Iterator[str]:
     shown = known if len(known) <= MAX_ROWS else [entry for entry in known if entry.held is not None]
     if len(shown) < len(known):
         yield (
@@ -201,14 +171,13 @@ def _shards(known: Sequence[ShardEntry], history: ThroughputHistory, now_s: floa
     if shown:
         caption = "Shards that need attention first, the others below the shards that they came out of"
         draw = sparklines(history, now_s)
-        yield from _table(
-            "shards", caption, SHARDS.of(()), (_shard_row(each, draw) for each in trouble_first(shown))
-        )
+        rows = (_shard_row(each, draw) for each in view.trouble_first(shown))
+        yield from _table("shards", caption, view.SHARDS.of(()), rows)
     else:
         yield "<p>This worker holds no lease, and the lease table was not read yet.</p>"
 
 
-def _shard_row(placed: LineageEntry, draw: Callable[[str], str]) -> str:
+def _shard_row(placed: view.LineageEntry, draw: Callable[[str], str]) -> str:
     entry = placed.entry
     lead = f'<span class="lead" aria-hidden="true">{placed.lead}</span>' if placed.lead else ""
     came = (
@@ -216,17 +185,19 @@ def _shard_row(placed: LineageEntry, draw: Callable[[str], str]) -> str:
     )
     stream = f' <span class="stream">{text(entry.stream)}</span>' if entry.stream is not None else ""
     line = "" if entry.held is None else draw(entry.key)
-    cells = SHARDS.cells(entry)
+    cells = view.SHARDS.cells(entry)
     waits = cells["waits_for"]
     own = {
-        "state": f'<td><span class="state {TONES[entry.state]}">{cells["state"]}</span></td>',
+        "state": f'<td><span class="state {view.TONES[entry.state]}">{cells["state"]}</span></td>',
         "latency": f'<td class="num two">{_kept_together(cells["latency"])}</td>',
         "throughput": f'<td class="num two">{line} {_kept_together(cells["throughput"])}</td>',
         "waits_for": f"<td{' class=why' if waits else ''}>{text(waits)}</td>",
         "checkpoint": f"<td class=name><code>{text(cells['checkpoint'])}</code></td>",
         "worker": f"<td class=name>{text(cells['worker'])}</td>",
     }
-    reported = "".join([own.get(each.name) or _cell(each, cells[each.name]) for each in SHARDS.columns[1:]])
+    reported = "".join(
+        [own.get(each.name) or _cell(each, cells[each.name]) for each in view.SHARDS.columns[1:]]
+    )
     return (
         f'<tr data-key="{text(entry.key)}"><th scope="row">{lead}{shard_name(entry.shard_id)}{stream}{came}</th>'
         f"{reported}</tr>"
@@ -249,7 +220,7 @@ def shard_name(shard_id: str) -> str:
 
 
 def _children(snapshot: Snapshot) -> Iterator[str]:
-    shown = shards_with_children(snapshot)
+    shown = view.shards_with_children(snapshot)
     first = next(shown, None)
     if first is None:
         yield "<p>No child is running.</p>"
@@ -286,19 +257,19 @@ def _set_aside(shown: StatusTable) -> Iterator[str]:
     return _first("set-aside", "Records that were not processed: stored as dead letters, or skipped", shown)
 
 
-def _spark(view: SparkView) -> Iterator[str]:
-    if view.ui is not None:
-        yield f"<p>Spark's own page: {text(view.ui)}</p>"
-    yield from _table("spark-queries", "Queries", query_table(view))
+def _spark(engine: SparkView) -> Iterator[str]:
+    if engine.ui is not None:
+        yield f"<p>Spark's own page: {text(engine.ui)}</p>"
+    yield from _table("spark-queries", "Queries", query_table(engine))
     caption = "Shards, as all queries together have them"
-    yield from _first("spark-shards", caption, spark_shard_table(view), "that wait longest")
+    yield from _first("spark-shards", caption, spark_shard_table(engine), "that wait longest")
 
 
-def _landing(view: LandingView) -> Iterator[str]:
-    if view.trouble is not None:
-        yield f"<p>The store takes nothing: {text(str(view.trouble))}</p>"
+def _landing(lander: LandingView) -> Iterator[str]:
+    if lander.trouble is not None:
+        yield f"<p>The store takes nothing: {text(str(lander.trouble))}</p>"
     caption = "Shards, since the lander began"
-    yield from _first("landing-shards", caption, landing_table(view), "that wait longest")
+    yield from _first("landing-shards", caption, landing_table(lander), "that wait longest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +302,9 @@ def _hash(inline: str) -> str:
     return f"sha256-{b64encode(sha256(inline.encode()).digest()).decode()}"
 
 
-def page(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float, every_s: float) -> Iterator[str]:
+def page(
+    snapshot: Snapshot, history: view.ThroughputHistory, *, now_s: float, every_s: float
+) -> Iterator[str]:
     """`now_s` is on the history's clock; `every_s` is the reload interval."""
     given = assets()
     title = f"{snapshot.application}: {snapshot.worker_id}"
@@ -361,27 +334,25 @@ def page(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float, every_
 
 
 def live_part(
-    snapshot: Snapshot, history: ThroughputHistory, *, now_s: float, every_s: float
+    snapshot: Snapshot, history: view.ThroughputHistory, *, now_s: float, every_s: float
 ) -> Iterator[str]:
     yield f'<div id="live" data-every="{every_s:.1f}"><p class="place">{text(_place(snapshot))}</p>'
-    found: list[ShardEntry] = []
-    for entry in entries_of_snapshot(snapshot):
+    found: list[view.ShardEntry] = []
+    for entry in view.entries_of_snapshot(snapshot):
         found.append(entry)
         if not len(found) % _PAUSE_AFTER:
             yield ""  # the sender may pause here
-    known = with_distinct_names(found)
-    states = count_states(known)
+    known = view.with_distinct_names(found)
+    states = view.count_states(known)
     yield f'<dl class="headline">{_headline(snapshot, states)}</dl>'
-    yield f'<p id="summary" role="status">{text(in_words(snapshot, states))}</p>'
-    reasons = not_ready(snapshot)
-    if reasons:
-        items = "".join(f"<li>{text(reason)}</li>" for reason in reasons)
-        yield f'<div id="trouble" class="trouble"><p>Not ready:</p><ul>{items}</ul></div>'
-    yield from _section("fleet", "Fleet", _fleet(snapshot, states))
+    yield f'<p id="summary" role="status">{text(view.in_words(snapshot, states))}</p>'
+    yield from _listed("trouble", "Not ready", view.not_ready(snapshot))
+    yield from _listed("attention", "Needs attention", view.needs_attention(snapshot))
     yield from _section("shards", "Shards", _shards(known, history, now_s))
-    if (lanes := lane_table(snapshot)) is not None:
+    yield from _section("fleet", "Fleet", _fleet(snapshot, states))
+    if (lanes := view.lane_table(snapshot)) is not None:
         yield from _section("lanes", "Lanes", _lanes(lanes))
-    if (aside := set_aside_table(snapshot)) is not None:
+    if (aside := view.set_aside_table(snapshot)) is not None:
         yield from _section("aside", "Records set aside", _set_aside(aside))
     yield from _section("children", "Children", _children(snapshot))
     if snapshot.spark is not None:
@@ -392,14 +363,19 @@ def live_part(
     yield "</div>"
 
 
+def _listed(name: str, heading: str, lines: Iterable[str]) -> Iterator[str]:
+    if items := "".join(f"<li>{text(line)}</li>" for line in lines):
+        yield f'<div id="{name}" class="{name}"><p>{heading}:</p><ul>{items}</ul></div>'
+
+
 def _place(snapshot: Snapshot) -> str:
-    reported = (snapshot.place, time_text(snapshot), f"uptime {duration(snapshot.uptime_s)}")
+    reported = (snapshot.place, view.time_text(snapshot), f"uptime {duration(snapshot.uptime_s)}")
     return ", ".join(each for each in reported if each)
 
 
-def _headline(snapshot: Snapshot, states: Counter[DisplayState]) -> str:
+def _headline(snapshot: Snapshot, states: Counter[view.DisplayState]) -> str:
     found: list[str] = []
-    for name, value in headline(snapshot, states):
-        is_bad = (name in {"Failing", "Stalled"} and value != "0") or value == "not ready"
+    for name, value in view.headline(snapshot, states):
+        is_bad = value == "not ready" or (name in _TILES_OF_TROUBLE and value not in {"0", NONE})
         found.append(f"<div><dt>{name}</dt><dd{' class=bad' if is_bad else ''}>{text(value)}</dd></div>")
     return "".join(found)

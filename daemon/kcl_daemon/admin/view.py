@@ -25,7 +25,6 @@ _TOLD_BY_HOLDER: Final = ("failing", "stalled", "paused")
 MAX_DEPTH: Final = 8
 _NAMED_MOST = 5
 MAX_MOVES: Final = 8
-"""A start moves every lease, so there may be many."""
 MAX_SAMPLES: Final = 40
 WATCHED_EVERY_S: Final = 2.0
 UNWATCHED_EVERY_S: Final = 15.0
@@ -166,6 +165,7 @@ _TROUBLE: Final = {
     DisplayState.UNREAD: 2,
     DisplayState.NOBODY: 2,
     DisplayState.PAUSED: 3,
+    DisplayState.UNSETTLED: 3,
 }
 
 
@@ -247,10 +247,7 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
     trouble = None if snapshot.landing is None else snapshot.landing.trouble
     if trouble is not None and trouble.since_s >= LATE_S:
         yield f"the landing store takes nothing: {trouble}"
-    unread = [each for each in snapshot.unread or () if each.cause not in _TOLD_BY_HOLDER]
-    yield from (
-        f"nobody reads {line}" for line in unread_lines(each for each in unread if each.seconds >= LATE_S)
-    )
+    yield from _read_by_nobody(snapshot, is_reason=True)
     failing = [shard for shard in snapshot.shards if shard.is_failing]
     stalled = [shard for shard in snapshot.shards if shard.stalled and not shard.is_failing]
     yield from _grouped(failing, lambda shard: shard.last_error, ("is failing", "are failing"), failure_of)
@@ -258,6 +255,38 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
     yield from _grouped(
         stalled, lambda shard: (shard.cause, shard.detail), does, lambda shard: shard.waits_for
     )
+
+
+def _read_by_nobody(snapshot: Snapshot, *, is_reason: bool) -> Iterator[str]:
+    here = () if is_reason else {"paused", *(shard.key for shard in snapshot.shards)}
+    found = (
+        each
+        for each in snapshot.unread or ()
+        if (each.seconds >= LATE_S and each.cause not in _TOLD_BY_HOLDER) is is_reason
+        and each.key not in here
+        and each.cause not in here
+    )
+    yield from (f"nobody reads {line}" for line in unread_lines(found))
+
+
+def needs_attention(snapshot: Snapshot) -> Iterator[str]:
+    """Beside `not_ready`."""
+    yield from _read_by_nobody(snapshot, is_reason=False)
+    yield from (hold.text for hold in snapshot.holds)
+    held, owned = len(snapshot.shards), _owned(snapshot)
+    if owned > held:
+        yield f"this worker holds {held} of the {owned} leases that name it: assigned just now, or DynamoDB takes no writes"
+    if snapshot.leaderless_s is not None:
+        yield f"no worker leads for {about(snapshot.leaderless_s)}: nobody assigns leases"
+
+
+def _owned(snapshot: Snapshot) -> int:
+    return next((each.leases for each in snapshot.workers if each.worker_id == snapshot.worker_id), 0)
+
+
+def held_text(snapshot: Snapshot) -> str:
+    held, owned = len(snapshot.shards), _owned(snapshot)
+    return f"{held} of its {owned}" if owned > held else str(held)
 
 
 def _grouped(
@@ -287,30 +316,32 @@ def failure_of(shard: ShardView) -> str:
 
 def in_words(snapshot: Snapshot, states: Counter[DisplayState]) -> str:
     """For screen readers: without figures that change all the time."""
-    held = len(snapshot.shards)
-    shards = "1 shard" if held == 1 else f"{held} shards"
+    held = held_text(snapshot)
+    shards = "1 shard" if held == "1" else f"{held} shards"
     trouble = "".join(
         f", {states[state]} {state.value}"
         for state in (DisplayState.FAILING, DisplayState.STALLED, DisplayState.UNREAD, DisplayState.PAUSED)
         if states[state]
     )
     leader = "is the leader" if snapshot.leads else "is a follower"
-    return f"This worker is {_phase(snapshot)}, {leader} and holds {shards}{trouble}."
+    return f"This worker is {state_text(snapshot)}, {leader} and holds {shards}{trouble}."
 
 
-def _phase(snapshot: Snapshot) -> str:
-    return "stopping" if snapshot.stopping else "running" if snapshot.started else "starting"
+def state_text(snapshot: Snapshot) -> str:
+    if snapshot.stopping or not snapshot.started:
+        return "stopping" if snapshot.stopping else "starting"
+    return "not ready" if not_ready(snapshot) else "running"
 
 
 def headline(snapshot: Snapshot, states: Counter[DisplayState]) -> tuple[tuple[str, str], ...]:
-    phase = _phase(snapshot)
     return (
-        ("State", "not ready" if phase == "running" and not_ready(snapshot) else phase),
+        ("State", state_text(snapshot)),
         ("Worst lag", _worst_lag(snapshot.shards)),
         ("Throughput", rate(sum(shard.bytes_per_s for shard in snapshot.shards))),
         ("Failing", str(states[DisplayState.FAILING])),
         ("Stalled", str(states[DisplayState.STALLED])),
         ("Unread", NONE if snapshot.unread is None else str(len(snapshot.unread))),
+        ("Paused", str(states[DisplayState.PAUSED])),
     )
 
 
@@ -343,7 +374,7 @@ def capacity_text(snapshot: Snapshot) -> str:
     if capacity is None:
         return ""
     said = capacity.sentence
-    if capacity.reason not in said:
+    if capacity.wanted != capacity.workers and capacity.reason not in said:
         said = f"{said}; {counted(capacity.wanted, 'worker')} wanted: {capacity.reason}"
     return said if age_s < 2 * LATE_S else f"{said} (said {about(age_s)} ago by {capacity.by})"
 
@@ -362,8 +393,10 @@ def _shown_of_held(figure: Shown[ShardView]) -> Shown[ShardEntry]:
 
 def _of_nobody(entry: ShardEntry, figure: Shown[ShardView]) -> str:
     unread = entry.unread
-    if unread is None or figure.name != "waits_for":
+    if figure.name != "waits_for":
         return ""
+    if unread is None:
+        return "lease (assigned to this worker, not taken)" if entry.state is DisplayState.UNSETTLED else ""
     return f"{unread.cause} for {about(unread.seconds)} ({unread.why})"
 
 
@@ -382,8 +415,8 @@ SHARDS: Final[Table[ShardEntry]] = Table(
         words("Shard", lambda entry: entry.shard_id, name="shard"),
         words("State", lambda entry: entry.state.value, name="state"),
         *map(_shown_of_held, FIGURES.shown),
-        words("Checkpoint", _checkpoint, drops=2, name="checkpoint"),
-        words("Worker", _reader, drops=1, name="worker"),
+        words("Checkpoint", _checkpoint, drops=1, name="checkpoint"),
+        words("Worker", _reader, drops=2, name="worker"),
     ),
     "no lease is known",
 )

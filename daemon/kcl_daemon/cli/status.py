@@ -255,7 +255,7 @@ async def _top(source: StatusSource, every_s: float) -> None:
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         note = ""
         while True:
-            shown = build_view(reported, max_lines=console.height - bool(note))
+            shown = build_view(reported, max_lines=console.height - bool(note), width=console.width)
             live.update(renderable(shown, width=console.width, note=note), refresh=True)
             await clock.sleep(every_s)
             try:

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from rich import box
@@ -16,30 +17,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kcl_daemon.admin import view
 from kcl_daemon.admin.site import StatusDocument
-from kcl_daemon.admin.view import (
-    SHARDS,
-    TONES,
-    DisplayState,
-    LineageEntry,
-    ShardEntry,
-    capacity_text,
-    clock_text,
-    count_states,
-    headline,
-    lane_table,
-    leader_text,
-    moves_table,
-    not_ready,
-    set_aside_table,
-    shard_entries,
-    shards_with_children,
-    time_text,
-    trouble_first,
-    worker_table,
-)
 from kcl_daemon.cli.common import aligned
-from kcl_daemon.coverage import unread_lines
 from kcl_daemon.metrics.metric import Column, StatusTable
 from kcl_daemon.telemetry.helper_views import landing_table, query_table, spark_shard_table
 from kcl_daemon.telemetry.shards import CHILDREN
@@ -52,7 +32,7 @@ _LEAST_ROWS: Final = 3
 _FRAME_LINES: Final = 6
 """Lines of a table besides its rows."""
 _STYLES: Final = {"bad": "bold red", "busy": "yellow", "good": "green", "calm": "dim"}
-_CUT_WIDTH: Final = 12
+_CUT_WIDTH: Final = 30
 _GAP: Final = 3
 _SHORT_BELOW: Final = 110
 _SHARD_PREFIX: Final = re.compile(r"shardId-0{0,11}(?=\d)")
@@ -65,27 +45,28 @@ class StatusView:
     blocks: tuple[StatusTable, ...]
 
 
-def build_view(status: StatusDocument, *, max_lines: int | None = None) -> StatusView:
+def build_view(status: StatusDocument, *, max_lines: int | None = None, width: int = 80) -> StatusView:
     """If `max_lines` is too small, shards in trouble come first and the last tables are dropped."""
     snapshot = status.snapshot
-    known = shard_entries(snapshot)
-    lines = tuple(map(on_one_line, _lines(snapshot, count_states(known))))
-    troubles = tuple(map(on_one_line, not_ready(snapshot)))
+    known = view.shard_entries(snapshot)
+    lines = tuple(map(on_one_line, _lines(snapshot, view.count_states(known))))
+    reasons = (f"not ready: {reason}" for reason in view.not_ready(snapshot))
+    troubles = tuple(map(on_one_line, chain(reasons, view.needs_attention(snapshot))))
     spark = () if snapshot.spark is None else (query_table(snapshot.spark), spark_shard_table(snapshot.spark))
     landing = () if snapshot.landing is None else (landing_table(snapshot.landing),)
-    lanes, aside = lane_table(snapshot), set_aside_table(snapshot)
+    lanes, aside = view.lane_table(snapshot), view.set_aside_table(snapshot)
     tables = (
         _shards(status, known),
         *(each for each in (lanes, aside) if each is not None),
-        worker_table(snapshot),
-        CHILDREN.of(shards_with_children(snapshot)),
+        view.worker_table(snapshot),
+        CHILDREN.of(view.shards_with_children(snapshot)),
         *spark,
         *landing,
-        moves_table(snapshot),
+        view.moves_table(snapshot),
     )
     blocks: Iterable[StatusTable] = map(_printable, tables)
     if max_lines is not None:
-        blocks = _in(tuple(blocks), max_lines - len(lines) - len(troubles))
+        blocks = _in(tuple(blocks), max_lines - len(lines) - sum(1 + len(each) // width for each in troubles))
     return StatusView(lines, troubles, tuple(blocks))
 
 
@@ -110,9 +91,7 @@ def _in(blocks: Sequence[StatusTable], lines: int) -> Iterator[StatusTable]:
 
 
 def plain_lines(shown: StatusView) -> Iterator[str]:
-    yield from shown.lines
-    for trouble in shown.troubles:
-        yield f"not ready: {trouble}"
+    yield from shown.lines[:1] + shown.troubles + shown.lines[1:]
     for block in shown.blocks:
         yield ""
         yield f"{block.title}:"
@@ -130,42 +109,42 @@ def _cut(block: StatusTable, most: int) -> StatusTable:
     return replace(block, rows=block.rows[:most], left_out=left)
 
 
-def _lines(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
-    (_, state), (_, lag), (_, throughput), (_, failing), (_, stalled), (_, unread) = headline(
-        snapshot, states
+def _lines(snapshot: Snapshot, states: Counter[view.DisplayState]) -> Iterator[str]:
+    state, lag, throughput, failing, stalled, unread, paused = (
+        value for _, value in view.headline(snapshot, states)
     )
+    held_back = "" if paused == "0" else f", {paused} paused"
     known = "" if snapshot.unread is None else f", {unread} unread"
-    yield f"{state}, worst lag {lag}, {throughput}, {failing} failing, {stalled} stalled{known}"
+    yield f"{state}, worst lag {lag}, {throughput}, {failing} failing, {stalled} stalled{known}{held_back}"
     yield ", ".join(each for each in (snapshot.application, snapshot.place) if each)
     reported = (
-        time_text(snapshot),
+        view.time_text(snapshot),
         f"worker {snapshot.worker_id}",
         f"uptime {duration(snapshot.uptime_s)}",
-        f"leader {leader_text(snapshot)}",
+        f"leader {view.leader_text(snapshot)}",
         f"kcl-daemon {snapshot.version}",
     )
     yield ", ".join(each for each in reported if each)
     yield (
-        f"{states.total()} leases: {len(snapshot.shards)} of this worker, "
-        f"{states[DisplayState.NOBODY]} unowned, {states[DisplayState.HANDING_OFF]} in handoff, "
-        f"{states[DisplayState.FINISHED]} finished"
+        f"{states.total()} leases: {view.held_text(snapshot)} of this worker, "
+        f"{states[view.DisplayState.NOBODY]} unowned, {states[view.DisplayState.HANDING_OFF]} in handoff, "
+        f"{states[view.DisplayState.FINISHED]} finished"
     )
-    yield from (f"read by nobody: {line}" for line in unread_lines(snapshot.unread or ()))
     if snapshot.capacity is not None:
-        yield f"capacity: {capacity_text(snapshot)}"
-    yield from (hold.text for hold in snapshot.holds)
+        yield f"capacity: {view.capacity_text(snapshot)}"
     if snapshot.violations:
         yield f"bugs found: {snapshot.violations}, the last in {snapshot.last_violation}"
-    if clock := clock_text(snapshot):
+    if clock := view.clock_text(snapshot):
         yield clock
 
 
-def _shards(status: StatusDocument, known: Sequence[ShardEntry]) -> StatusTable:
-    return replace(SHARDS.of(()), rows=tuple(_shard_cells(each, status) for each in trouble_first(known)))
+def _shards(status: StatusDocument, known: Sequence[view.ShardEntry]) -> StatusTable:
+    rows = tuple(_shard_cells(each, status) for each in view.trouble_first(known))
+    return replace(view.SHARDS.of(()), rows=rows)
 
 
-def _shard_cells(placed: LineageEntry, status: StatusDocument) -> dict[str, str]:
-    entry, cells = placed.entry, SHARDS.cells(placed.entry)
+def _shard_cells(placed: view.LineageEntry, status: StatusDocument) -> dict[str, str]:
+    entry, cells = placed.entry, view.SHARDS.cells(placed.entry)
     stream = "" if entry.stream is None else f" ({entry.stream})"
     bars = "" if entry.held is None else spark(status.throughput.get(entry.key, []))
     throughput = f"{bars} {cells['throughput']}".strip()
@@ -188,14 +167,13 @@ def _parts(shown: StatusView, width: int, note: str) -> Iterator[RenderableType]
     if note:
         yield _line(note, "bold red")
     first, *others = shown.lines
-    yield _line(first, "bold")
-    yield from map(_line, others)
+    yield Text(first, style="bold")
     for trouble in shown.troubles:
-        yield _line(f"not ready: {trouble}", "bold red")
+        yield Text(trouble, style="bold red" if trouble.startswith("not ready") else "bold yellow")
+    yield from map(_line, others)
     for block in shown.blocks:
-        yield (
-            _table(_narrowed(block, width)) if block.rows else _line(f"\n{block.title}: {block.empty}", "dim")
-        )
+        empty = _line(f"\n{block.title}: {block.empty}", "dim")
+        yield _table(_narrowed(block, width), width) if block.rows else empty
 
 
 def _line(words: str, style: str = "") -> Text:
@@ -220,7 +198,8 @@ def _least_width(block: StatusTable) -> int:
     return sum(widths) + _GAP * len(block.columns)
 
 
-def _table(block: StatusTable) -> Table:
+def _table(block: StatusTable, width: int) -> Table:
+    cut = width - _least_width(block) + _CUT_WIDTH
     table = Table(
         title=block.title,
         title_justify="left",
@@ -236,8 +215,8 @@ def _table(block: StatusTable) -> Table:
             justify="right" if column.number else "left",
             no_wrap=True,
             overflow="ellipsis",
-            ratio=None,
             min_width=None if column.shortened else _width(block, column),
+            max_width=max(cut, _CUT_WIDTH) if column.shortened else None,
         )
     for row in block.rows:
         table.add_row(*(_styled(each.name, row[each.name]) for each in block.columns))
@@ -247,7 +226,7 @@ def _table(block: StatusTable) -> Table:
 def _styled(name: str, cell: str) -> Text:
     styled = Text(cell)
     if name == "state":
-        styled.stylize(_STYLES[TONES[DisplayState(cell)]])
+        styled.stylize(_STYLES[view.TONES[view.DisplayState(cell)]])
     return styled
 
 

@@ -166,7 +166,7 @@ def test_a_worker_with_a_crash_loop_is_not_ready_and_says_what_the_child_said_la
         ),
     )
     assert in_words(failing, count_states(shard_entries(replace(failing, fleet=())))) == (
-        "This worker is running, is the leader and holds 1 shard, 1 failing."
+        "This worker is not ready, is the leader and holds 1 of its 2 shards, 1 failing."
     )
     assert not_ready(replace(READY, shards=(replace(FAILING, failures=1),))) == (), (
         "it may be a passing reason"
@@ -220,9 +220,11 @@ def test_a_lease_of_this_worker_that_it_does_not_get_is_unread_after_a_while(
     (entry,) = shard_entries(snapshot)
     assert entry.state is state
     assert SHARDS.cells(entry)["waits_for"] == (
-        "silent owner for 30 s (why of silent owner)" if state is DisplayState.UNREAD else ""
+        "silent owner for 30 s (why of silent owner)"
+        if state is DisplayState.UNREAD
+        else "lease (assigned to this worker, not taken)"
     )
-    assert is_trouble(entry) is (state is DisplayState.UNREAD)
+    assert is_trouble(entry)
 
 
 def test_the_sentence_that_is_read_out_changes_only_when_something_happens() -> None:
@@ -233,5 +235,5 @@ def test_the_sentence_that_is_read_out_changes_only_when_something_happens() -> 
         shards=tuple(replace(s, waits_s=9) for s in SNAPSHOT.shards),
     )
     said = in_words(SNAPSHOT, count_states(shard_entries(SNAPSHOT)))
-    assert said == "This worker is running, is the leader and holds 2 shards, 1 stalled."
+    assert said == "This worker is not ready, is the leader and holds 2 shards, 1 stalled."
     assert in_words(later, count_states(shard_entries(later))) == said

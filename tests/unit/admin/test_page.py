@@ -23,6 +23,7 @@ from tests.unit.admin.stage import (
     READING,
     SNAPSHOT,
     SPARKING,
+    STALLED,
     calmly,
     many,
     snapshots,
@@ -186,18 +187,20 @@ def test_the_headline_answers_whether_it_is_behind_and_a_picture_can_be_dated() 
         "Failing": "0",
         "Stalled": "1",
         "Unread": "-",
+        "Paused": "0",
     }
     (place,) = [each for each in tree.iter("p") if each.get("class") == "place"]
     assert place.text == (
         "stream orders in eu-west-1, account 123456789012, 2026-11-20 12:03:51 UTC, uptime 24 h"
     )
     headings = [each.text for each in tree.iter("h2")]
-    assert headings == ["Fleet", "Shards", "Children", "Last moves"]
+    assert headings == ["Shards", "Fleet", "Children", "Last moves"]
 
 
 def test_lineage_is_drawn_where_nothing_needs_attention() -> None:
     calm = replace(READING, lag_s=3.0)
-    tree = parsed(rendered(replace(SNAPSHOT, shards=(calm,))))
+    calm_too = replace(calm, key=STALLED.key, shard_id=STALLED.shard_id)
+    tree = parsed(rendered(replace(SNAPSHOT, shards=(calm, calm_too))))
     names = [cells[0].partition(",")[0] for cells in table_of(tree, "shards")]
     assert names[1:3] == ["shardId-000000000000", "├─ shardId-000000000001"]
 
