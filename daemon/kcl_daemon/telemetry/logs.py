@@ -165,7 +165,7 @@ def build_log(
     log: Log = structlog.wrap_logger(
         (_JournalLines if _is_journal(stream, journal_stream) else _Lines)(stream),
         processors=[
-            _Repeats(clock),
+            _repeats(clock),
             structlog.processors.add_log_level,
             _timestamp(clock),
             structlog.processors.format_exc_info,
@@ -220,29 +220,25 @@ def _with_priority(priority: int, text: str) -> str:
     return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
 
 
-class _Repeats:
-    """A warning of the worker that comes again is said by the minute, with how many were left out (`repeated`).
+def _repeats(clock: Clock) -> structlog.typing.Processor:
+    """A warning of the worker with the same name and texts is said by the minute, with the number left out."""
+    known: dict[frozenset[tuple[str, str]], tuple[float, int]] = {}
 
-    It is the same if its name and its texts are: numbers and lists are measures. What is of one shard is always said.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._known: dict[frozenset[tuple[str, str]], tuple[float, int]] = {}
-
-    def __call__(self, _logger: object, method: str, event: _EventDict) -> _EventDict:
+    def pass_on(_logger: object, method: str, event: _EventDict) -> _EventDict:
         if method != "warning" or "shard_id" in event:
             return event
         texts = frozenset((k, v[:_COMPARED_CHARACTERS]) for k, v in event.items() if isinstance(v, str))
-        now_s = self._clock.monotonic()
-        said_s, left_out = self._known.pop(texts, (now_s - _REPEATS_AFTER_S, 0))
+        now_s = clock.monotonic()
+        said_s, left_out = known.pop(texts, (now_s - _REPEATS_AFTER_S, 0))
         if now_s - said_s < _REPEATS_AFTER_S:
-            self._known[texts] = said_s, left_out + 1
+            known[texts] = said_s, left_out + 1
             raise structlog.DropEvent
-        self._known[texts] = now_s, 0
-        if len(self._known) > _KNOWN_MOST:
-            del self._known[next(iter(self._known))]
+        known[texts] = now_s, 0
+        if len(known) > _KNOWN_MOST:
+            del known[next(iter(known))]
         return {**event, "repeated": left_out} if left_out else event
+
+    return pass_on
 
 
 def _timestamp(clock: Clock) -> structlog.typing.Processor:

@@ -238,7 +238,6 @@ class ShardView:
     """One lease that this worker holds; `stream` and `stream_id` are None in single-stream mode.
 
     Args:
-        idle_s: since the last progress.
         behind_ms: of the last answer of Kinesis.
         records: processed since the lease was taken, as `data_bytes`; `read_records` were read for it.
         failures: children since the last progress; `last_error` and `stderr_tail` are of the last.
@@ -247,7 +246,6 @@ class ShardView:
         uncheckpointed_s: age of the oldest record that the stored checkpoint does not cover, as `lag_s`.
         p50_s: from arrival to finished, as `p99_s`, in the last minutes; None: nothing was finished.
         speed: as in `FlowRates`.
-        waiting_records: read and not finished.
         ahead_s: how far in the future the last records arrived; ages are too small by as much.
         next_try_s: until the next child starts; None: one runs, or none will.
         lanes: None: the shard has one child. Else `child` is None, `restarts` counts those of all lanes, and waits and

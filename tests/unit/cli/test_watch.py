@@ -364,7 +364,7 @@ def test_a_thousand_streams_are_listed_ten_at_a_time_and_stay_in_order() -> None
     assert names == [str(number) for number in range(1000) if number != 7]
 
 
-def test_what_cannot_be_looked_at_is_a_trouble_of_each_look_and_no_old_age_is_shown() -> None:
+def test_a_refused_look_is_a_trouble_of_each_look_and_no_old_age_is_shown() -> None:
     async def test(fleet: Fleet) -> list[Watched]:
         await fleet.begin(of(0), of(1))
         watcher = await fleet.watcher()

@@ -62,7 +62,7 @@ class ObservedFleet:
     failover_s: float
     holds: tuple[Hold, ...] = ()
     covered: Mapping[LeaseKey, ShardCoverage] = field(default_factory=dict[LeaseKey, ShardCoverage])
-    """Of the shards with an unfinished lease. One look does not show owners that are silent."""
+    """Of shards with an unfinished lease. One look shows no silent owners."""
 
     @property
     def leases(self) -> tuple[Lease, ...]:
