@@ -174,7 +174,7 @@ _COMPUTING: Final = (
         "tests/simulator/test_determinism.py",
         "tests/simulator/test_points.py",
         "tests/simulator/test_scenarios.py",
-        "tests/sick/test_sick.py",
         beside=Beside.WHAT_WAITS,
     ),
+    _proofs("sick", 4, "tests/sick/test_sick.py", beside=Beside.WHAT_WAITS),
 )
