@@ -310,11 +310,11 @@ def _compare(left: Query, right: Query, holds: Callable[[float, float], bool]) -
 def _arithmetic(left: Query, right: Query, of: Callable[[float, float], float]) -> Query:
     def found(store: Store, at_s: float) -> Value:
         one, two = left(store, at_s), right(store, at_s)
-        if isinstance(one, float):
-            if isinstance(two, float):
+        if isinstance(one, float | int):
+            if isinstance(two, float | int):
                 return of(one, two)
             return {_nameless(labels): of(one, each) for labels, each in two.items()}
-        if isinstance(two, float):
+        if isinstance(two, float | int):
             return {_nameless(labels): of(each, two) for labels, each in one.items()}
         others = {_nameless(labels): each for labels, each in two.items()}
         firsts = {_nameless(labels): each for labels, each in one.items()}

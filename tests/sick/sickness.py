@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Final
@@ -166,7 +166,7 @@ async def _played(sickness: Sickness) -> Stage:
 
 async def _done(act: Act, stage: Stage) -> None:
     result = act(stage)
-    if hasattr(result, "__await__"):
+    if isinstance(result, Awaitable):
         await result
 
 

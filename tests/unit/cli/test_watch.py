@@ -390,13 +390,13 @@ def test_tables_that_a_fleet_makes_after_the_watcher_has_begun_are_read() -> Non
         fleet = Fleet()
         await fleet.stage.leases.ensure()
         watcher = await fleet.watcher()
-        first = await watcher.look()
+        seen = [await watcher.look()]
         await fleet.begin(of(0), of(1))
         async with anyio.create_task_group() as group:
             group.start_soon(fleet.works)
-            seen = await looks(watcher, 20)
+            seen.append(await looks(watcher, 20))
             group.cancel_scope.cancel()
-        return first.workers, seen.workers
+        return seen[0].workers, seen[1].workers
 
     assert run_virtual(test) == (0, 1)
 
