@@ -17,9 +17,10 @@ from pathlib import Path
 from threading import Timer
 from typing import Final
 
-from kcl_protocol import CheckpointAnswer, encode
+from kcl_protocol.codec import encode
 from kcl_protocol.messages import (
     Action,
+    CheckpointAnswer,
     Initialize,
     LeaseLost,
     ProcessRecords,

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_protocol import (
-    Conversation,
-    Echo,
-    LineFramer,
-    LocalProtocolError,
-    Message,
-    RemoteProtocolError,
-    Role,
-    Stray,
-    decode_child_line,
-    decode_daemon_line,
-    encode,
-)
+from kcl_protocol.codec import Echo, Stray, decode_child_line, decode_daemon_line, encode
+from kcl_protocol.conversation import Conversation, LineFramer, Role
+from kcl_protocol.errors import LocalProtocolError, RemoteProtocolError
+from kcl_protocol.messages import Message
 from tests.transcripts.transcript import Line, Transcript, load_all
 
 TRANSCRIPTS = load_all()

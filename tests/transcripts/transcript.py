@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kcl_protocol import Role, State
+from kcl_protocol.conversation import Role, State
 
 FOLDER = Path(__file__).parent
 

@@ -13,17 +13,8 @@ from kcl_client.testing import drive
 from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.config.load import interpret
 from kcl_daemon.context import Timings, timings
-from kcl_protocol import (
-    CheckpointDependencyFailed,
-    CheckpointIllegalArgument,
-    CheckpointInvalidState,
-    CheckpointShutdown,
-    CheckpointThrottled,
-    DeadLetterTooLarge,
+from kcl_protocol.codec import (
     Echo,
-    NoDeadLetterDestination,
-    RecordNotInBatch,
-    RejectError,
     Stray,
     decode_child_line,
     decode_daemon_line,
@@ -32,6 +23,17 @@ from kcl_protocol import (
     encode_log_line,
 )
 from kcl_protocol.conversation import TRANSITIONS, State
+from kcl_protocol.errors import (
+    CheckpointDependencyFailed,
+    CheckpointIllegalArgument,
+    CheckpointInvalidState,
+    CheckpointShutdown,
+    CheckpointThrottled,
+    DeadLetterTooLarge,
+    NoDeadLetterDestination,
+    RecordNotInBatch,
+    RejectError,
+)
 
 ROOT = Path(__file__).parents[2]
 START = ROOT / "docs" / "start.md"

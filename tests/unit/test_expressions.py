@@ -25,7 +25,7 @@ from kcl_daemon.config.properties import expanded, is_service_link
 from kcl_daemon.records.batch_text import BatchText
 from kcl_daemon.records.kpl import _parsed_in_c
 from kcl_daemon.text import encodable, is_secret_name, masked, on_one_line, shown
-from kcl_protocol import decode_child_line, decode_log_line
+from kcl_protocol.codec import decode_child_line, decode_log_line
 from kcl_protocol.conversation import LineFramer
 
 ROOT: Final = Path(__file__).parents[2]

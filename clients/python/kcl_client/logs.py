@@ -12,7 +12,7 @@ import sys
 from typing import Final
 
 from kcl_client._run import pipes_in_use
-from kcl_protocol import LogLine, encode_log_line
+from kcl_protocol.codec import LogLine, encode_log_line
 
 _ALLOWED: Final = "KCL_LOG_MESSAGES"
 _NAMES: Final = ((logging.ERROR, "error"), (logging.WARNING, "warning"), (logging.INFO, "info"))

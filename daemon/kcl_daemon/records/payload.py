@@ -18,7 +18,6 @@ from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import astuple, replace
 
-import kcl_protocol
 from kcl_daemon.records.base64_text import BASE64, FAST_FROM_BYTES, HAS_FAST
 from kcl_protocol.codec import FRAME_START, decode_daemon_line
 from kcl_protocol.messages import ProcessRecords, Record, RecordSchema
@@ -156,7 +155,9 @@ class UserRecords(Sequence[AnyRecord]):
         count, outer, keys = len(self.bodies), self._outer, self.keys
         if b"\\" in b"".join(keys):
             keys = list(map(str.encode, _texts_decoder.decode(b'["%b"]' % b'","'.join(keys))))
-        return kcl_protocol.Columns(
+        from kcl_protocol.frames import Columns
+
+        return Columns(
             self.bodies,
             keys,
             [outer.sequence_number] * count,
@@ -231,7 +232,9 @@ class Payload:
     def of_line(cls, line: bytes) -> tuple[Payload, int | None]:
         """Of a line, or a frame, which the records keep in memory. Each becomes the same text again."""
         if line.startswith(FRAME_START):
-            frame, behind_ms = kcl_protocol.decode_frame(line)
+            from kcl_protocol.frames import decode_frame
+
+            frame, behind_ms = decode_frame(line)
             return _Expanded([list(map(_of_row, frame.rows()))], len(line)), behind_ms
         try:
             if _SCHEMA_KEY in line:
@@ -372,8 +375,10 @@ class Payload:
     def frame(self, millis_behind_latest: int | None, complete_ms: int | None = None) -> bytes:
         """A line if there are no records, or one that fits in no frame."""
         if self:
+            from kcl_protocol.frames import encode_frame
+
             try:
-                return kcl_protocol.encode_frame(self._columns(), millis_behind_latest, complete_ms)
+                return encode_frame(self._columns(), millis_behind_latest, complete_ms)
             except (ValueError, OverflowError, DecodeError):
                 pass
         return self.line(millis_behind_latest, complete_ms)
@@ -436,7 +441,9 @@ class _Expanded(Payload):
         return _Expanded([records], self.size_bytes)
 
     def _columns(self) -> Columns:
-        return kcl_protocol.Columns.joined(
+        from kcl_protocol.frames import Columns
+
+        return Columns.joined(
             run.columns() if isinstance(run, UserRecords) else _columns(run) for run in self._runs
         )
 
@@ -471,8 +478,10 @@ def _data_bytes(records: Sequence[AnyRecord]) -> int:
 
 def _columns(records: Sequence[AnyRecord]) -> Columns:
     """Made in C, as far as there are no user records of aggregates among them."""
+    from kcl_protocol.frames import Columns
+
     kinds = set(map(type, records))
-    return kcl_protocol.Columns(
+    return Columns(
         [each.body if isinstance(each, UserRecord) else BASE64.decoded(each.data) for each in records]
         if UserRecord in kinds
         else BASE64.all_decoded(list(map(_data_of, records))),

@@ -29,10 +29,11 @@ from kcl_client._concurrent import session_of
 from kcl_client._processor import Concurrency
 from kcl_client._session import ProcessorFailed, SessionOptions
 from kcl_client.testing import Ending, drive, make_record
-from kcl_protocol import CheckpointAnswer, CheckpointRequest, encode
-from kcl_protocol.codec import decode_child_line
+from kcl_protocol.codec import decode_child_line, encode
 from kcl_protocol.errors import RemoteProtocolError
 from kcl_protocol.messages import (
+    CheckpointAnswer,
+    CheckpointRequest,
     DaemonMessage,
     LeaseLost,
     ProcessRecords,

@@ -12,8 +12,11 @@ import pytest
 
 from kcl_client import Batch, Checkpointer, ExtendedSequenceNumber, Record, RecordSchema
 from kcl_client._run import _is_offered
-from kcl_protocol import Columns, RemoteProtocolError, Status, encode_frame, messages
+from kcl_protocol import messages
 from kcl_protocol.codec import encode
+from kcl_protocol.errors import RemoteProtocolError
+from kcl_protocol.frames import Columns, encode_frame
+from kcl_protocol.messages import Status
 from tests.unit.client.support import INITIALIZE, Handled, Idle, Wire, serve
 
 SCHEMA = RecordSchema("orders", "v1", "JSON", "{}")

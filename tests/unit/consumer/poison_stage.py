@@ -27,7 +27,7 @@ from kcl_daemon.ports import ChildLane, NoMeters, StreamRef, Tables
 from kcl_daemon.records.dead_letter import DeadLetter
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_local.kinesis.model import KinesisModel
-from kcl_protocol import encode
+from kcl_protocol.codec import encode
 from kcl_protocol.messages import (
     CheckpointAnswer,
     CheckpointRequest,

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import anyio
 
 from kcl_daemon.errors import ChildExited
-from kcl_protocol import CheckpointAnswer, DaemonMessage, decode_daemon_line, decode_frame, encode
-from kcl_protocol.codec import FRAME_START
-from kcl_protocol.messages import CheckpointRequest, ProcessRecords, Status
+from kcl_protocol.codec import FRAME_START, decode_daemon_line, encode
+from kcl_protocol.frames import decode_frame
+from kcl_protocol.messages import CheckpointAnswer, CheckpointRequest, DaemonMessage, ProcessRecords, Status
 
 Answer = Callable[[DaemonMessage], bytes | None]
 

@@ -12,8 +12,17 @@ from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics
 from kcl_daemon.errors import ChildBrokeProtocol, ChildError, ChildExited, ChildTimedOut
 from kcl_daemon.ports import NO_METERS
 from kcl_daemon.records.batch_text import LINES
-from kcl_protocol import CheckpointAnswer, CheckpointRequest, encode
-from kcl_protocol.messages import Initialize, LeaseLost, ProcessRecords, Record, ShardEnded, Status
+from kcl_protocol.codec import encode
+from kcl_protocol.messages import (
+    CheckpointAnswer,
+    CheckpointRequest,
+    Initialize,
+    LeaseLost,
+    ProcessRecords,
+    Record,
+    ShardEnded,
+    Status,
+)
 from tests.simulator.loop import run_virtual
 from tests.unit.consumer.puppet import Answer, Puppet, checkpoint_then_status, obedient, saying
 from tests.unit.fakes import LoopClock, MemoryLog

@@ -7,9 +7,11 @@ import pytest
 
 from kcl_daemon.config.children import FailureSettings
 from kcl_daemon.errors import ChildBrokeProtocol
-from kcl_protocol import CheckpointAnswer, CheckpointRequest, encode
+from kcl_protocol.codec import encode
 from kcl_protocol.messages import (
     Action,
+    CheckpointAnswer,
+    CheckpointRequest,
     DaemonMessage,
     LeaseLost,
     ProcessRecords,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kcl_daemon.config.children import ChildProtocol
 from kcl_daemon.consumer.connection import lease_lost, shard_ended
-from kcl_protocol import encode
+from kcl_protocol.codec import encode
 from kcl_protocol.messages import LeaseLost, ShardEnded
 
 

@@ -8,8 +8,8 @@ import pytest
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.consumer.connection import ChildConnection, ChildMetrics
 from kcl_daemon.ports import NO_METERS
-from kcl_protocol import CheckpointAnswer, CheckpointRequest, LogLine, encode, encode_log_line
-from kcl_protocol.messages import Initialize, Status
+from kcl_protocol.codec import LogLine, encode, encode_log_line
+from kcl_protocol.messages import CheckpointAnswer, CheckpointRequest, Initialize, Status
 from tests.simulator.loop import run_virtual
 from tests.unit.consumer.puppet import Puppet, saying
 from tests.unit.fakes import LoopClock, MemoryLog

@@ -13,7 +13,7 @@ from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, LaneC
 from kcl_daemon.config.retrieval import DeliverySettings, RetrievalMode, RetrievalSettings
 from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
-from kcl_protocol import encode
+from kcl_protocol.codec import encode
 from kcl_protocol.messages import (
     CheckpointAnswer,
     CheckpointRequest,

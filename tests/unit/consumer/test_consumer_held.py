@@ -17,7 +17,7 @@ from kcl_daemon.fleet.hold_watch import change_holds, with_holds
 from kcl_daemon.leases.holds import Hold, LimitUnit
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.progress.watchdog import ShardState
-from kcl_protocol import encode
+from kcl_protocol.codec import encode
 from kcl_protocol.messages import CheckpointRequest, DaemonMessage, ProcessRecords, Status
 from tests.unit.consumer.poison_stage import DEAD, STREAM, Reader, Ways, perform, until
 from tests.unit.consumer.test_consumer_shown import Seen

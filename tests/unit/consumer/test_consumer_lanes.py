@@ -15,7 +15,7 @@ from kcl_daemon.ports import ChildLane
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_local.kinesis.model import KinesisModel
-from kcl_protocol import encode
+from kcl_protocol.codec import encode
 from kcl_protocol.messages import (
     CheckpointAnswer,
     CheckpointRequest,

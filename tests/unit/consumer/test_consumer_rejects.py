@@ -15,7 +15,7 @@ from kcl_daemon.ports import Clock
 from kcl_daemon.records.dead_letter import LetterCause
 from kcl_daemon.retrieval import readers
 from kcl_daemon.retrieval.byte_budget import ByteBudget
-from kcl_protocol import encode
+from kcl_protocol.codec import encode
 from kcl_protocol.messages import (
     CheckpointAnswer,
     CheckpointRequest,

@@ -22,7 +22,7 @@ from kcl_daemon.records.forms import ShardOrder
 from kcl_daemon.telemetry.shards import LanesView, ShardView
 from kcl_daemon.telemetry.snapshot import Snapshots
 from kcl_local.kinesis.model import KinesisModel
-from kcl_protocol import encode
+from kcl_protocol.codec import encode
 from kcl_protocol.messages import DaemonMessage, ProcessRecords, Status
 from tests.simulator.loop import run_virtual
 from tests.unit.consumer.poison_stage import STREAM, Reader, Stage, Ways, perform, until

@@ -11,9 +11,9 @@ from kcl_daemon.config.children import ConcurrencySettings, LaneCounts
 from kcl_daemon.consumer.lane import PositionRefused, own_position
 from kcl_daemon.leases.lease import CheckpointWindow
 from kcl_daemon.leases.row import lease_from_row, reposition
-from kcl_protocol import DaemonMessage, encode
+from kcl_protocol.codec import encode
 from kcl_protocol.errors import CheckpointIllegalArgument
-from kcl_protocol.messages import Initialize, Status
+from kcl_protocol.messages import DaemonMessage, Initialize, Status
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.unit.consumer.poison_stage import Reader, Stage, Ways, perform, until
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_protocol import CheckpointRequest, Echo, Reject, Status, Stray, decode_child_line
+from kcl_protocol.codec import Echo, Stray, decode_child_line
+from kcl_protocol.messages import CheckpointRequest, Reject, Status
 
 DIGITS = "49640000000000000000000000000000000000000000000000000115"
 DONE = b'{"action":"status","responseFor":"initialize"}'

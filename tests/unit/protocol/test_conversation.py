@@ -8,26 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_protocol import (
+from kcl_protocol.conversation import (
+    CHILD_TRANSITIONS,
+    DAEMON_TRANSITIONS,
+    Conversation,
+    MessageKind,
+    Role,
+    State,
+)
+from kcl_protocol.errors import LocalProtocolError, RemoteProtocolError
+from kcl_protocol.messages import (
     CheckpointAnswer,
     CheckpointRequest,
-    Conversation,
     Initialize,
     LeaseLost,
-    LocalProtocolError,
     Message,
     ProcessRecords,
     Reject,
     RejectAnswer,
-    RemoteProtocolError,
-    Role,
     ShardEnded,
     Shutdown,
     ShutdownRequested,
-    State,
     Status,
 )
-from kcl_protocol.conversation import CHILD_TRANSITIONS, DAEMON_TRANSITIONS, MessageKind
 
 INITIALIZE = Initialize("shardId-000000000000", "TRIM_HORIZON", 0)
 BATCH = ProcessRecords([], None)

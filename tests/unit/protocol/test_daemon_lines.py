@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_protocol import (
+from kcl_protocol.codec import decode_daemon_line
+from kcl_protocol.errors import RemoteProtocolError
+from kcl_protocol.messages import (
     CheckpointAnswer,
     DaemonMessage,
     Initialize,
@@ -14,11 +16,9 @@ from kcl_protocol import (
     ProcessRecords,
     Record,
     RejectAnswer,
-    RemoteProtocolError,
     ShardEnded,
     Shutdown,
     ShutdownRequested,
-    decode_daemon_line,
 )
 
 RECORD = '{"data":"QQ==","partitionKey":"k","sequenceNumber":"7"%s}'

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_protocol import (
-    TRIM_HORIZON,
+from kcl_protocol.codec import decode_child_line, decode_daemon_line, encode
+from kcl_protocol.messages import (
     CheckpointAnswer,
     CheckpointRequest,
     ChildMessage,
@@ -26,10 +26,8 @@ from kcl_protocol import (
     Shutdown,
     ShutdownRequested,
     Status,
-    decode_child_line,
-    decode_daemon_line,
-    encode,
 )
+from kcl_protocol.sequence import TRIM_HORIZON
 
 NUMBER = "49640000000000000000000000000000000000000000000000000115"
 

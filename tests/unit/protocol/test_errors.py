@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_protocol import (
+from kcl_protocol.errors import (
     CheckpointDependencyFailed,
     CheckpointError,
     CheckpointIllegalArgument,

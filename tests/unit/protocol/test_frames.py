@@ -11,28 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_protocol import (
+from kcl_protocol.codec import decode_child_line, decode_daemon_line, encode
+from kcl_protocol.conversation import ChildSide
+from kcl_protocol.errors import RemoteProtocolError
+from kcl_protocol.frames import Columns, Frame, decode_frame, encode_frame, framed_records
+from kcl_protocol.messages import (
     FRAMES_VERSION,
-    ChildSide,
-    Columns,
     DaemonMessage,
-    Frame,
     FrameHeader,
     Initialize,
     LeaseLost,
     ProcessRecords,
     Record,
     RecordSchema,
-    RemoteProtocolError,
     ShutdownRequested,
     Status,
-    decode_child_line,
-    decode_daemon_line,
-    decode_frame,
-    encode,
-    encode_frame,
 )
-from kcl_protocol.frames import framed_records
 
 PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

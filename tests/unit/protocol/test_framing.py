@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_protocol import LineFramer, OversizedLine
+from kcl_protocol.conversation import LineFramer, OversizedLine
 
 
 def framed(pieces: list[bytes], max_line_bytes: int = 1000) -> list[bytes | OversizedLine]:

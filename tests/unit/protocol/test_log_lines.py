@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_protocol import LogLine, Stray, decode_child_line, decode_log_line, encode_log_line
+from kcl_protocol.codec import LogLine, Stray, decode_child_line, decode_log_line, encode_log_line
 
 
 @given(st.text(), st.text())

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_protocol import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber, Sentinel
+from kcl_protocol.sequence import (
+    AT_TIMESTAMP,
+    LATEST,
+    SHARD_END,
+    TRIM_HORIZON,
+    ExtendedSequenceNumber,
+    Sentinel,
+)
 
 numbers = st.builds(
     ExtendedSequenceNumber, st.integers(0, 10**60).map(str), st.integers(0, 10) | st.integers(0, 2**63 - 1)

@@ -6,22 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from kcl_protocol import (
+from kcl_protocol.codec import LogLine, Stray, decode_daemon_line, encode, encode_log_line
+from kcl_protocol.conversation import ChildSide, DaemonSide
+from kcl_protocol.errors import LocalProtocolError, RemoteProtocolError
+from kcl_protocol.messages import (
     CheckpointAnswer,
-    ChildSide,
     DaemonMessage,
-    DaemonSide,
     Initialize,
     LeaseLost,
-    LocalProtocolError,
-    LogLine,
     ProcessRecords,
-    RemoteProtocolError,
     Status,
-    Stray,
-    decode_daemon_line,
-    encode,
-    encode_log_line,
 )
 
 START = Initialize("shardId-1", "TRIM_HORIZON", 0)

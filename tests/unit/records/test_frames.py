@@ -14,9 +14,9 @@ from kcl_daemon.records import payload as payloads
 from kcl_daemon.records.base64_text import Base64Text
 from kcl_daemon.records.kpl import Deaggregator
 from kcl_daemon.records.payload import EMPTY, Payload, RawRecord
-from kcl_protocol import ProcessRecords, decode_daemon_line, decode_frame
-from kcl_protocol.codec import FRAME_START
-from kcl_protocol.messages import Record, RecordSchema
+from kcl_protocol.codec import FRAME_START, decode_daemon_line
+from kcl_protocol.frames import decode_frame
+from kcl_protocol.messages import ProcessRecords, Record, RecordSchema
 from tests.unit.records.aggregates import UserRecord, aggregate, outer, silent
 
 TEXTS = st.text(st.characters(), max_size=12)

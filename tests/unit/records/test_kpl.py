@@ -17,7 +17,7 @@ from kcl_daemon.leases.lease import MAX_HASH, HashRange
 from kcl_daemon.records.base64_text import HAS_FAST, Base64Text
 from kcl_daemon.records.kpl import MAGIC, Deaggregator, hash_of_key
 from kcl_daemon.records.payload import LINE_BYTES, Payload
-from kcl_protocol import encode
+from kcl_protocol.codec import encode
 from kcl_protocol.messages import ProcessRecords, Record
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.unit.records.aggregates import UserRecord, aggregate, apart, decoded, outer, sealed, silent

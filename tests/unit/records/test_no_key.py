@@ -17,10 +17,10 @@ from kcl_daemon.records.record_filter import RecordFilter
 from kcl_daemon.transport.event_stream import decode_event
 from kcl_daemon.transport.kinesis import fetched
 from kcl_landing.records import frame_to_arrow, read_line, to_arrow
-from kcl_protocol import ProcessRecords, decode_daemon_line, decode_frame
 from kcl_protocol.arrow import arrays_of, arrays_of_rows
-from kcl_protocol.codec import FRAME_START
-from kcl_protocol.messages import Record
+from kcl_protocol.codec import FRAME_START, decode_daemon_line
+from kcl_protocol.frames import decode_frame
+from kcl_protocol.messages import ProcessRecords, Record
 
 KEYS = ["a", None, "\u00e9", None]
 PLACES = pytest.mark.parametrize("place", [0, 1, 2])

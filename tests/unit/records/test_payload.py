@@ -26,7 +26,7 @@ from kcl_daemon.records.payload import (
     line_bytes,
 )
 from kcl_daemon.transport import kinesis, service_answers
-from kcl_protocol import decode_daemon_line, encode
+from kcl_protocol.codec import decode_daemon_line, encode
 from kcl_protocol.messages import ProcessRecords, Record, RecordSchema
 from kcl_protocol.sequence import ExtendedSequenceNumber
 

@@ -23,7 +23,7 @@ from kcl_daemon.retrieval.readers import ReaderFactory
 from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ShardReader, ShardSource, StartMemory
 from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
 from kcl_local.kinesis.model import KinesisModel
-from kcl_protocol import decode_daemon_line
+from kcl_protocol.codec import decode_daemon_line
 from kcl_protocol.messages import ProcessRecords
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual

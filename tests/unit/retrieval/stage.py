@@ -19,7 +19,7 @@ from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.polling import PollingReader
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardSource, StartMemory
 from kcl_local.kinesis.model import KinesisModel
-from kcl_protocol import decode_daemon_line
+from kcl_protocol.codec import decode_daemon_line
 from kcl_protocol.messages import ProcessRecords
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual

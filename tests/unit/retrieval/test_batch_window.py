@@ -19,7 +19,7 @@ from kcl_daemon.records.payload import LINE_BYTES, Payload
 from kcl_daemon.retrieval.batch_window import BatchWindow
 from kcl_daemon.retrieval.byte_budget import ByteBudget
 from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, Passed, ReadItem
-from kcl_protocol import decode_daemon_line
+from kcl_protocol.codec import decode_daemon_line
 from kcl_protocol.messages import ProcessRecords, Record
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.examples import examples

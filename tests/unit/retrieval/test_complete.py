@@ -23,8 +23,8 @@ from kcl_daemon.retrieval.fan_out import FanOutReader
 from kcl_daemon.retrieval.filtering import ShardFilter
 from kcl_daemon.retrieval.schemas import SchemaCache, ShardSchemaDecoder
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardReader, ShardSource, StartMemory
-from kcl_protocol import decode_daemon_line, decode_frame
-from kcl_protocol.codec import FRAME_START, decode_frame_header
+from kcl_protocol.codec import FRAME_START, decode_daemon_line, decode_frame_header
+from kcl_protocol.frames import decode_frame
 from kcl_protocol.messages import FRAMES_VERSION, ProcessRecords, Record
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual

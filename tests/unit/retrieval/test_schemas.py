@@ -25,7 +25,7 @@ from kcl_daemon.retrieval.readers import ReaderFactory
 from kcl_daemon.retrieval.schemas import PART_BYTES
 from kcl_daemon.retrieval.source import DeliveryBatch, ShardReader, ShardSource, StartMemory
 from kcl_local.kinesis.model import KinesisModel
-from kcl_protocol import decode_daemon_line
+from kcl_protocol.codec import decode_daemon_line
 from kcl_protocol.messages import ProcessRecords, Record
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
