@@ -287,15 +287,17 @@ class Application:
             "ExplicitHashKey": shard["HashKeyRange"]["StartingHashKey"],
         }
         answer = self.kinesis.put_records(StreamName=self.name, Records=[record] * count)
-        parents = tuple(
-            parent for parent in (shard.get("ParentShardId"), shard.get("AdjacentParentShardId")) if parent
-        )
-        self.checker.lineage(shard["ShardId"], parents=parents, is_open=True)
         for result in answer["Records"]:
-            assert result.get("ShardId") == shard["ShardId"]
-            number = result.get("SequenceNumber", "")
-            self.checker.wrote(shard["ShardId"], number, {})
-            self.last_written[shard["ShardId"]] = number
+            shard_id, number = result.get("ShardId", ""), result.get("SequenceNumber", "")
+            if shard_id != shard["ShardId"]:  # it was split or merged since it was listed
+                shard = next(each for each in self.shards() if each["ShardId"] == shard_id)
+            self._known(shard)
+            self.checker.wrote(shard_id, number, {})
+            self.last_written[shard_id] = number
+
+    def _known(self, shard: ShardTypeDef) -> None:
+        above = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+        self.checker.lineage(shard["ShardId"], parents=tuple(filter(None, above)), is_open=True)
 
     def write_properties(self, worker: str, executable: str, more: Mapping[str, object] | None = None) -> str:
         """Write the properties file of a worker; its name."""
