@@ -80,7 +80,8 @@ def coverage(
 ) -> tuple[ShardCoverage, ...]:
     """One answer for each open shard, in order of keys.
 
-    Without `shards` (nobody listed them) each unfinished lease stands for its shard: then a shard without a lease is not seen.
+    Without `shards` (nobody listed them) each lease that is unfinished or unreadable stands for its shard: then a shard without a
+    lease is not seen.
     List the shards after reading the leases.
     """
     rule = _Coverage(stream, shards, seen)
@@ -96,8 +97,13 @@ class _Coverage:
         self._leases = {lease.shard_id: lease for lease in seen.leases}
         self._parents = {shard.shard_id: shard.parent_shard_ids for shard in shards or ()}
         open_shards = (shard.shard_id for shard in shards or () if shard.is_open)
-        unfinished = (lease.shard_id for lease in seen.leases if not lease.is_finished)
-        self.asked: tuple[ShardId, ...] = tuple(unfinished if shards is None else open_shards)
+        self.asked: tuple[ShardId, ...] = tuple(self._of_leases() if shards is None else open_shards)
+
+    def _of_leases(self) -> Iterator[ShardId]:
+        yield from (lease.shard_id for lease in self._seen.leases if not lease.is_finished)
+        prefix = lease_key_of(self._stream, ShardId(""))
+        names = (key.removeprefix(prefix) for key in self._seen.unreadable if key.startswith(prefix))
+        yield from (ShardId(name) for name in names if ":" not in name)
 
     def of(self, shard_id: ShardId) -> ShardCoverage:
         key = lease_key_of(self._stream, shard_id)

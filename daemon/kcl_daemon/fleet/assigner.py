@@ -137,7 +137,7 @@ def record_fleet_metrics(meters: Meters, monitor: FleetMonitor, fleet: Fleet, pl
     meters.add(kcl.ASSIGNMENT_MOVES, len(plan.moves))
     meters.add(kcl.ASSIGNMENT_INVALID_WORKERS, monitor.unreadable_workers)
     meters.add(kcl.ASSIGNMENT_FAILING_WORKERS, sum(worker.is_failing for worker in monitor.workers))
-    meters.add(kcl.ASSIGNMENT_MALFORMED, monitor.unreadable_leases)
+    meters.add(kcl.ASSIGNMENT_MALFORMED, len(monitor.unreadable_leases))
     meters.add(kcl.FLEET_SUPPORT, min((codes.get(owner, 0) for owner in owners), default=0))
 
 

@@ -35,6 +35,7 @@ def tables_seen(monitor: FleetMonitor, pauses: Sequence[Hold]) -> TablesSeen:
     stalled = {key: words for key, bound, words in told if bound is not Bound.FAILING}
     return TablesSeen(
         monitor.leases,
+        unreadable=monitor.unreadable_leases,
         silent_s=silent_s,
         living=fleet.workers,
         failing=failing,

@@ -43,7 +43,7 @@ class FleetMonitor:
         self._apart: list[WorkerRow] = []
         self._in_leases: list[WorkerRow] = []
         self._seen: list[dict[WorkerId, WorkerObservation]] = [{}, {}]
-        self.unreadable_leases = 0
+        self.unreadable_leases: frozenset[str] = frozenset()
         self.unreadable_workers = 0
 
     async def poll(self) -> None:
@@ -57,8 +57,10 @@ class FleetMonitor:
             self.unreadable_workers = sum(map(is_worker_row, lease_rows)) - len(self._in_leases)
         elif self._workers_are_due(began_s):
             await self._poll_workers(began_s)
-        self.leases = [lease for row in lease_rows if (lease := self._malformed.lease(row)) is not None]
-        self.unreadable_leases = sum(map(is_lease_row, lease_rows)) - len(self.leases)
+        read = [(self._malformed.lease(row), row) for row in lease_rows if is_lease_row(row)]
+        self.leases = [lease for lease, _ in read if lease is not None]
+        key = self._tables.leases.key_attribute
+        self.unreadable_leases = frozenset(str(row.get(key)) for lease, row in read if lease is None)
         self._polled_s = began_s
         self._remember(began_s)
 

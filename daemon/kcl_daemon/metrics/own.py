@@ -37,7 +37,7 @@ _F: Final = families(
     gauge watch_unknown_ages: By `kcl-daemon watch`: shards whose oldest unread record has no known age, such as those without a checkpoint.
     gauge watch_still_seconds: By `kcl-daemon watch`: the longest time without a new checkpoint of a shard that has records to read.
     gauge watch_workers_wanted: By `kcl-daemon watch`: workers that the application wants, as its leader said last.
-    gauge watch_look_age_seconds: By `kcl-daemon watch`: time since the tables were last read; the other figures are of then.
+    gauge watch_look_age_seconds: By `kcl-daemon watch`: time since the tables were last read, or since it began; the other figures are of then.
     gauge watch_look_failed: By `kcl-daemon watch`: whether something could not be looked at: 1 or 0.
     """
 )

@@ -130,6 +130,12 @@ def test_without_a_list_of_shards_unfinished_leases_stand_for_them() -> None:
     assert coverage(None, None, seen(leases)) == (ShardCoverage(KEYS[0], WORKER),)
 
 
+def test_without_a_list_of_shards_unreadable_rows_of_the_stream_stand_for_them() -> None:
+    of_another = LeaseKey("123456789012:bills:7:shardId-000000000000")
+    found = coverage(None, None, seen([MINE], unreadable={KEYS[1], of_another}))
+    assert [(each.key, each.cause) for each in found] == [(KEYS[0], None), (KEYS[1], Unread.UNREADABLE)]
+
+
 def test_leases_that_name_each_other_as_parents_end_the_search() -> None:
     shards = Tree(2).shards
     first, second = (lease_of(each) for each in shards)

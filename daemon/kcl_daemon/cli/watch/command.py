@@ -102,14 +102,14 @@ class WatchFigures:
     def __init__(self, meters: Meters) -> None:
         self._meters = meters
         self._of_unread = UnreadFigures(meters)
+        self._began_s: float | None = None
 
     def take(self, seen: Watched) -> None:
         add = self._meters.add
         add(own.WATCH_LOOK_FAILED, bool(seen.troubles))
-        if seen.seen_s is None:
-            return
-        add(own.WATCH_AGE, seen.now_s - seen.seen_s)
-        if seen.seen_s < seen.now_s:
+        self._began_s = seen.now_s if self._began_s is None else self._began_s
+        add(own.WATCH_AGE, seen.now_s - (self._began_s if seen.seen_s is None else seen.seen_s))
+        if seen.seen_s is None or seen.seen_s < seen.now_s:
             return
         self._of_unread.take(seen.unread)
         add(own.WATCH_SHARDS, len(seen.log.covered))

@@ -12,7 +12,7 @@ from typing import Final
 
 from kcl_daemon.capacity.figures import Capacity
 from kcl_daemon.cli.application import Application, no_log, observer
-from kcl_daemon.cli.leases.look import LeaseLag, lags, unreadable_rows
+from kcl_daemon.cli.leases.look import LeaseLag, lags
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.context import for_each, timings
 from kcl_daemon.coverage import CoverageLog, ShardCoverage, TablesSeen, Unread, UnreadShard, coverage
@@ -128,13 +128,12 @@ class Watcher:
             await self._monitor.refresh_workers()
             _, capacity = await read_capacity(tables.coordinator)
             pauses = await self._pauses(troubles)
-            unreadable = frozenset([row.key async for row in unreadable_rows(tables, self._monitor, None)])
         except AwsError as error:
             troubles.append(f"the tables cannot be read: {error}")
             self._watched = replace(before, now_s=now_s, now_ms=now_ms, troubles=tuple(troubles))
             return self._watched
         settled = now_s - self._began_s > self._pace.failover_s
-        seen = replace(tables_seen(self._monitor, pauses), unreadable=unreadable)
+        seen = tables_seen(self._monitor, pauses)
         by_stream = seen.by_stream()
         await self._list_streams(by_stream, troubles)
         covered = [
@@ -168,7 +167,7 @@ class Watcher:
     async def _list_streams(
         self, by_stream: Mapping[StreamIdentity | None, Sequence[Lease]], troubles: list[str]
     ) -> None:
-        """List shards now and then, and at once where the leases say that the list is old."""
+        """Now and then, and where the leases say that the list is old."""
         now_s, streams = self._clock.monotonic(), self._application.streams
         is_due, refs = now_s - self._listed_s >= STREAM_EVERY_S, list(self._streams)
         if is_due:
@@ -206,7 +205,6 @@ class Watcher:
     async def _positions(
         self, before: Mapping[LeaseKey, Position], covered: Iterable[ShardCoverage], troubles: list[str]
     ) -> Mapping[LeaseKey, Position]:
-        """How far the checkpoints of the leases that are read now are behind."""
         now_s = self._clock.monotonic()
         chosen = {
             each.key for each in covered if each.waits_for is None and each.cause is not Unread.OTHER_STREAM
