@@ -86,6 +86,17 @@ async def _restore(stage: Stage) -> None:
     await stage.leases.ensure()
 
 
+async def _spoil(stage: Stage) -> None:
+    for row in stage.leases_rows()[:1]:
+        await stage.leases.put({**row, "leaseCounter": "many"})
+
+
+async def _repair(stage: Stage) -> None:
+    for row in stage.leases_rows():
+        if row["leaseCounter"] == "many":
+            await stage.leases.put({**row, "leaseCounter": 1000})
+
+
 def refuses(*refusals: Refusal) -> partial[None]:
     """From now on."""
     return partial(_refuse, refusals)
@@ -237,6 +248,20 @@ FLEETS: Final = (
         words=(("watch", "the tables cannot be read: .*does not exist"), ("log", "does not exist")),
         do="Restore the table from a backup (point-in-time recovery), or start anew: checkpoints are lost.",
         ends_within_s=240.0,
+    ),
+    Sickness(
+        name="the row of a lease cannot be read",
+        broken="Somebody has edited a row of the lease table by hand, and wrongly.",
+        breaks=_spoil,
+        heals=_repair,
+        alert="KclShardsUnread",
+        also=frozenset({"KclLeasesLost", "KclRowsMalformed"}),
+        words=(
+            ("watch", "the row of its lease cannot be read"),
+            ("page", "the row of its lease cannot be read"),
+            ("log", "lease_row_malformed"),
+        ),
+        do="Repair the row: `kcl-daemon leases list` names it with its problem.",
     ),
     Sickness(
         name="one worker does not reach Kinesis",

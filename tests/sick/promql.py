@@ -22,7 +22,7 @@ Query: TypeAlias = Callable[["Store", float], Value]
 NAME: Final = "__name__"
 _LOOKBACK_S: Final = 300.0
 _TOKEN: Final = re.compile(
-    r'\s*("(?:[^"\\]|\\.)*"|=~|!=|!~|>=|<=|==|[(){}\[\],=<>+*/-]|[A-Za-z_]\w*|[0-9.]+[smhd]?)'
+    r'\s*("(?:[^"\\]|\\.)*"|=~|!=|!~|>=|<=|==|[(){}\[\],=<>+*/-]|[A-Za-z_][\w:]*|[0-9.]+[smhd]?)'
 )
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _COMPARED: Final[Mapping[str, Callable[[float, float], bool]]] = {
@@ -46,6 +46,7 @@ _AGGREGATED: Final[Mapping[str, Callable[[list[float]], float]]] = {
     "count": lambda values: float(len(values)),
 }
 _OVER_TIME: Final[Mapping[str, Callable[[list[float]], float]]] = {
+    "avg_over_time": lambda values: sum(values) / len(values),
     "max_over_time": max,
     "min_over_time": min,
 }
@@ -231,7 +232,7 @@ class _Parser:
 
     def _selector(self) -> Selector:
         name, matchers = self._take(), list[tuple[str, str, str]]()
-        if not re.fullmatch(r"[A-Za-z_]\w*", name) or (self.left and self.left[0] == "("):
+        if not re.fullmatch(r"[A-Za-z_][\w:]*", name) or (self.left and self.left[0] == "("):
             raise ValueError(f"not understood: {name}")
         if self._skip("{"):
             while not self._skip("}"):

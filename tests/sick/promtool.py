@@ -41,7 +41,7 @@ def complaints(store: Store, firings: Sequence[Firing], until_s: float, folder: 
 def _inputs(store: Store, until_s: float) -> Sequence[dict[str, str]]:
     steps = [step * SCRAPED_EVERY_S for step in range(int(until_s / SCRAPED_EVERY_S) + 1)]
     found: list[dict[str, str]] = []
-    for named in store.by_name.values():
+    for named in (series for name, series in store.by_name.items() if ":" not in name):
         for labels, series in named.items():
             samples = dict(zip(series.times, series.values, strict=True))
             words = [_word(samples, at) for at in steps]

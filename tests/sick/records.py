@@ -8,10 +8,13 @@ from functools import partial
 from typing import Final
 
 from kcl_daemon.config.children import FailureSettings
+from kcl_daemon.fleet.hold_watch import tell_holds, with_holds
+from kcl_daemon.leases.holds import Hold
 from tests.sick.fleets import PLAIN, answers, denied, refuses, throttled
 from tests.sick.network import Refusal
 from tests.sick.sickness import Sickness
 from tests.sick.stage import Stage, kill
+from tests.simulator.clock import EPOCH_S
 from tests.simulator.faults.behaviour import Behaviour, Mischief, When
 from tests.simulator.faults.life import Service
 from tests.simulator.fleet.stream import STREAM_NAME
@@ -103,6 +106,15 @@ def _begin_anew(stage: Stage) -> None:
         stage.fleet.start()
 
 
+async def _pause(stage: Stage) -> None:
+    pause = Hold("ann@desk", "looking at a bill", round(1000 * (EPOCH_S + stage.at_s)))
+    await tell_holds(stage.coordinator, lambda before: with_holds(before, [pause]), token="pause")
+
+
+async def _resume(stage: Stage) -> None:
+    await tell_holds(stage.coordinator, lambda _before: (), token="resume")
+
+
 def _poison(stage: Stage) -> None:
     stage.children.poison_every = 7
 
@@ -112,6 +124,35 @@ def _rejects(stage: Stage) -> None:
 
 
 RECORDS: Final = (
+    Sickness(
+        name="paused and forgotten",
+        broken="Somebody has paused the application and does not let it go on.",
+        breaks=_pause,
+        heals=_resume,
+        begins_s=3900.0,
+        alert="KclServiceLevelBurnsFast",
+        within_s=720.0,
+        lasts_s=1200.0,
+        also=frozenset({"KclNothingCheckpointed"}),
+        words=(
+            ("page", "paused until it is ended, by ann@desk"),
+            ("watch", "ann@desk has paused it: looking at a bill .paused"),
+            ("status", "paused"),
+        ),
+        do="Ask who paused it; `kcl-daemon leases resume app.properties` ends the pause.",
+        ends_within_s=360.0,
+    ),
+    Sickness(
+        name="children end their lines too early",
+        broken="The program writes half a line of the protocol and ends.",
+        breaks=misbehave(Mischief.HALF_LINE_AND_EXIT),
+        heals=_behave,
+        alert="KclShardsUnread",
+        also=_SLOW,
+        words=(("page", "failing"), ("watch", "its children keep failing"), ("log", "child_failed")),
+        do="`child_stderr` in the log says where it ends; correct the program.",
+        ends_within_s=240.0,
+    ),
     Sickness(
         name="children crash in a loop",
         broken="Each child ends at its first batch.",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -16,6 +16,15 @@ from tests.sick.promql import NAME, Labels, Query, Store, parsed, seconds
 ALERTS: Final = Path(__file__).parents[2] / "packaging" / "prometheus" / "alerts.yml"
 EVERY_S: Final = 60.0
 _METRIC: Final = re.compile(r"\bkcl_\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A series of its own that a rule makes."""
+
+    name: str
+    expression: str
+    query: Query
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +40,24 @@ class Rule:
 
 
 @cache
+def _shipped() -> tuple[Mapping[str, Any], ...]:
+    document = yaml.safe_load(ALERTS.read_text("utf-8"))
+    return tuple(rule for group in document["groups"] for rule in group["rules"])
+
+
+@cache
+def recorded() -> tuple[Recorded, ...]:
+    """Those that are shipped."""
+    return tuple(
+        Recorded(rule["record"], rule["expr"], parsed(rule["expr"]))
+        for rule in _shipped()
+        if "record" in rule
+    )
+
+
+@cache
 def rules() -> tuple[Rule, ...]:
     """Those that are shipped."""
-    document = yaml.safe_load(ALERTS.read_text("utf-8"))
     return tuple(
         Rule(
             rule["alert"],
@@ -43,15 +67,16 @@ def rules() -> tuple[Rule, ...]:
             rule["annotations"],
             parsed(rule["expr"]),
         )
-        for group in document["groups"]
-        for rule in group["rules"]
+        for rule in _shipped()
+        if "alert" in rule
     )
 
 
 @cache
 def metrics() -> frozenset[str]:
     """Names that a rule asks for."""
-    return frozenset(name for rule in rules() for name in _METRIC.findall(rule.expression))
+    asked = [*(each.expression for each in recorded()), *(each.expression for each in rules())]
+    return frozenset(name for expression in asked for name in _METRIC.findall(expression))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +91,22 @@ class Firing:
 
 def firings(store: Store, until_s: float) -> tuple[Firing, ...]:
     """All of them, in order."""
+    for each in recorded():
+        _record(each, store, until_s)
     found = [each for rule in rules() for each in _of_rule(rule, store, until_s)]
     return tuple(sorted(found, key=lambda each: (each.from_s, each.alert, sorted(each.labels))))
+
+
+def _record(rule: Recorded, store: Store, until_s: float) -> None:
+    """At each evaluation."""
+    for step in range(int(until_s / EVERY_S) + 1):
+        vector = rule.query(store, step * EVERY_S)
+        assert isinstance(vector, dict)
+        found = {
+            frozenset({*(each for each in labels if each[0] != NAME), (NAME, rule.name)}): value
+            for labels, value in vector.items()
+        }
+        store.scraped(rule.name, step * EVERY_S, found)
 
 
 def _of_rule(rule: Rule, store: Store, until_s: float) -> list[Firing]:

@@ -28,7 +28,7 @@ RARE = {
     "consumer_crashed": "KclDaemonFault",
 }
 WINDOW_S = {"KclRecordsLost": 900.0, "KclRecordsPutAside": 900.0, "KclDaemonFault": 3600.0}
-EXPRESSIONS = {rule["alert"]: rule["expr"] for rule in rules()}
+EXPRESSIONS = {rule["alert"]: rule["expr"] for rule in rules() if "alert" in rule}
 
 
 class Target:
