@@ -132,6 +132,12 @@ shards_option: Final = click.option(
 yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
+def ask(question: str, *, yes: bool, always: bool = True) -> None:
+    """Abort unless somebody agrees; not `always`: asks at a terminal only."""
+    if not yes and (always or sys.stdin.isatty()):
+        click.confirm(on_one_line(question), abort=True)
+
+
 def say(text: str) -> None:
     click.echo(on_one_line(text), err=True)
 

@@ -20,10 +20,12 @@ from kcl_daemon.cli.common import (
     EXIT_FAILURE,
     aligned,
     as_json_option,
+    ask,
     command_name,
     json_text,
     load_file,
     refuse,
+    yes_option,
 )
 from kcl_daemon.config.kinds import age_s
 from kcl_daemon.errors import ConfigurationError
@@ -370,6 +372,7 @@ def _known_objects(store: LogStore) -> Iterator[StoredObject]:
 )
 @_jobs(8)
 @_dry_run
+@yes_option
 def expire(
     log: ChosenLog,
     *,
@@ -380,6 +383,7 @@ def expire(
     forgotten: tuple[str, ...],
     jobs: int,
     dry_run: bool,
+    yes: bool,
 ) -> None:
     """Remove segments from the beginning of each shard's log. All conditions that are given must hold.
 
@@ -404,6 +408,11 @@ def expire(
     before_ms = None if older_ms is None else now_ms - older_ms
     rules = rules_of(readers, before_ms=before_ms, read_by=read_by, all_readers=all_readers, force=force)
     noted = sorted_out(log.info, _known_objects(log.store), log.stream, log.shard)
+    if not (dry_run or yes) and sys.stdin.isatty():
+        gone = Expirer(log.store, log.info, lambda _line: None, at_ms=now_ms, dry_run=True).run(
+            noted, rules, jobs
+        )
+        ask(f"remove {counted(gone.segments, 'segment')}, {counted(gone.rows, 'record')}?", yes=yes)
     expire_marks(log.store, stated, log.tell, at_ms=now_ms, dry_run=dry_run)
     gone = Expirer(log.store, log.info, log.tell, at_ms=now_ms, dry_run=dry_run).run(noted, rules, jobs)
     document |= {"segments": gone.segments, "rows": gone.rows, "size_bytes": gone.size_bytes}

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import click
 
 from kcl_daemon.cli.application import on_application
-from kcl_daemon.cli.common import NotChanged, as_json_option, json_text, with_settings, yes_option
+from kcl_daemon.cli.common import NotChanged, as_json_option, ask, json_text, with_settings, yes_option
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.client_version import CLIENT_VERSION_CODEC, ClientVersion, VersionRow
@@ -303,11 +303,9 @@ def roll_forward(settings: Settings, *, yes: bool) -> None:
 def _steer(settings: Settings, direction: Direction, *, yes: bool, keep_index: bool) -> None:
     clock = SystemClock()
     planned = _on_tables(settings, lambda tables: decide(tables, direction, clock=clock))
-    if not yes:
-        deletes = planned.remove_index_after_s is not None and not keep_index
-        also = " and delete the index by owner two minutes later" if deletes else ""
-        question = f"{direction.value} of {settings.application_name} ({planned.reason}){also}?"
-        click.confirm(on_one_line(question), abort=True)
+    deletes = planned.remove_index_after_s is not None and not keep_index
+    also = " and delete the index by owner two minutes later" if deletes else ""
+    ask(f"{direction.value} of {settings.application_name} ({planned.reason}){also}?", yes=yes)
 
     async def carry_out(tables: Tables) -> None:
         done = await change_version(tables, direction, clock=clock)

@@ -12,12 +12,20 @@ import pytest
 from kcl_daemon.cli.common import aligned
 from kcl_daemon.cli.leases.command import explain_seen, of_stream
 from kcl_daemon.cli.leases.look import LeaderView, LeaseLag, ObservedFleet, UnreadableRow
-from kcl_daemon.cli.leases.show import explain_json, explain_lines, list_json, list_lines, shortened
+from kcl_daemon.cli.leases.show import (
+    explain_json,
+    explain_lines,
+    list_json,
+    list_lines,
+    reset_words,
+    shortened,
+)
 from kcl_daemon.config.balance import AssignmentStrategy, BalanceSettings
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.coverage import ShardCoverage, Unread
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_daemon.text import duration
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.unit.cli.leases_stage import (
@@ -27,6 +35,7 @@ from tests.unit.cli.leases_stage import (
     HELD,
     KEYS,
     MOVING,
+    NOW_S,
     NUMBER,
     ONE,
     ORPHAN,
@@ -308,3 +317,43 @@ def test_one_lease_and_one_worker_are_one() -> None:
     text = "\n".join(list_lines(seen(fleet=few), with_finished=False))
     assert "1 lease: 1 with an owner" in text
     assert "1 worker, 1 alive" in text
+
+
+HOUR_S = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("position", "behind", "said"),
+    [
+        (
+            InitialPosition(StartAt.TRIM_HORIZON),
+            (0, 5000),
+            ["all that the stream still holds comes again, from 2 shards"],
+        ),
+        (InitialPosition(StartAt.LATEST), (0, 200), []),
+        (
+            InitialPosition(StartAt.LATEST),
+            (0, 7_200_000),
+            ["records that were not processed yet are skipped, of up to 2 h"],
+        ),
+        (
+            InitialPosition(StartAt.TIMESTAMP, NOW_S - 26 * HOUR_S),
+            (0, 3_600_000),
+            ["records of up to 26 h come again"],
+        ),
+        (
+            InitialPosition(StartAt.TIMESTAMP, NOW_S - HOUR_S),
+            (0, 7_200_000),
+            [
+                "records of up to 60 min come again",
+                "records that were not processed yet are skipped, of up to 60 min",
+            ],
+        ),
+        (InitialPosition(StartAt.LATEST), (None, None), ["how far behind 2 shards is, is not known"]),
+    ],
+)
+def test_a_reset_says_what_it_does_to_the_records(
+    position: InitialPosition, behind: tuple[int | None, ...], said: list[str]
+) -> None:
+    lags = [LeaseLag(each, "" if each is not None else "throttled") for each in behind]
+    assert list(reset_words(position, lags, now_s=NOW_S)) == said

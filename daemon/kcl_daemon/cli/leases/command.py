@@ -22,6 +22,7 @@ from kcl_daemon.cli.common import (
     EPILOG,
     NotChanged,
     as_json_option,
+    ask,
     settings_of,
     shards_option,
     stream_text,
@@ -50,11 +51,13 @@ from kcl_daemon.cli.leases.show import (
     explain_lines,
     list_json,
     list_lines,
+    reset_words,
     shortened,
     tree_lines,
 )
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.context import for_each, raise_first, timings
+from kcl_daemon.errors import AccessDenied
 from kcl_daemon.fleet.assigner import assignment_strategies
 from kcl_daemon.fleet.streams import stream_words, why_not_own
 from kcl_daemon.leases.lease import Lease, ShardId
@@ -207,13 +210,14 @@ def reset(
     those of a new application that starts at this position. Records are processed again or skipped, as you choose.
     """
 
-    async def plan(application: Application) -> tuple[LeaseChange, ...]:
+    async def plan(application: Application) -> tuple[tuple[LeaseChange, ...], tuple[str, ...]]:
         ref = await chosen_stream(settings, stream, application.streams)
         await _require_own_stream(application, may_be_new=not shards)
         known = [lease for lease in await all_leases(application.table) if lease.stream == ref.identity]
         listed = await _shards(application.kinesis, ref, position, shards)
         positions = await _positions(application, ref, listed, position)
-        return (reset_shards if shards else reset_stream)(listed, known, positions, ref.identity)
+        changes = (reset_shards if shards else reset_stream)(listed, known, positions, ref.identity)
+        return changes, () if yes else await _told(application, changes, position)
 
     async def carry_out(application: Application) -> int:
         written = await carry_out_all(application.table, changes, click.echo)
@@ -223,9 +227,23 @@ def reset(
             await own.adopt()
         return written
 
-    changes = on_application(settings, plan)
+    changes, words = on_application(settings, plan)
+    for line in words:
+        click.echo(line)
     question = f"reset {numbered(len(changes), 'lease')} of {settings.application_name}?"
     _change(settings, changes, question, dry_run=dry_run, yes=yes, carry_out=carry_out)
+
+
+async def _told(
+    application: Application, changes: Iterable[LeaseChange], position: InitialPosition
+) -> tuple[str, ...]:
+    """Costs a read of each shard."""
+    try:
+        behind = await lags((change.lease for change in changes), application.kinesis, application.streams)
+    except AccessDenied as denied:
+        return (f"how far behind the shards are is not known: {denied}",)
+    now_s = application.clock.wall_ms() / 1000
+    return tuple(reset_words(position, behind.values(), now_s=now_s))
 
 
 async def _require_own_stream(application: Application, *, may_be_new: bool = False) -> None:
@@ -448,8 +466,7 @@ def _change(
 
 
 def _confirmed(question: str, *, dry_run: bool, yes: bool) -> bool:
-    if not (dry_run or yes):
-        click.confirm(question, abort=True)
+    ask(question, yes=yes or dry_run)
     return not dry_run
 
 

@@ -18,12 +18,14 @@ from kcl_daemon.cli.common import (
     EPILOG,
     NotChanged,
     as_json_option,
+    ask,
     json_text,
     settings_of,
     shards_option,
     stream_text,
     with_file,
     with_settings,
+    yes_option,
 )
 from kcl_daemon.cli.leases.change import all_leases, chosen_leases
 from kcl_daemon.cli.leases.look import look_at
@@ -36,6 +38,7 @@ from kcl_daemon.leases.holds import HOLDS_KEY, Hold, LimitUnit, MalformedHoldsEr
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.ports import Clock, Table
 from kcl_daemon.system import SystemClock, SystemRandomness
+from kcl_daemon.text import numbered
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 Change = Callable[[tuple[Hold, ...]], Iterable[Hold]]
@@ -205,6 +208,7 @@ def _show(told: _Told, *, as_json: bool, settings: Settings, note: str = "") -> 
 @_with_scope
 @_with_end
 @click.option("--list", "only_list", is_flag=True, help="Change nothing; show all pauses and limits.")
+@yes_option
 def pause(
     settings: Settings,
     *,
@@ -215,6 +219,7 @@ def pause(
     until: str | None,
     reason: str,
     only_list: bool,
+    yes: bool,
 ) -> None:
     """Give no more records to the children of a shard, a stream or the whole application, until `resume`.
 
@@ -229,10 +234,13 @@ def pause(
         if only_list:
             stored = await stored_holds(application.opened.tables.coordinator)
             return await _told(stored, application, settings)
-        new = [
-            replace(target, reason=reason, until_ms=until_ms)
-            for target in await _targets(application, settings, stream, shards)
-        ]
+        targets = await _targets(application, settings, stream, shards)
+        if not shards:
+            leases = leases_of(await all_leases(application.table), stream, settings)
+            many = numbered(sum(not lease.is_finished for lease in leases), "shard")
+            end = "until somebody says resume" if until_ms is None else "for a while"
+            ask(f"give no records of {many} to their children, {end}?", yes=yes, always=False)
+        new = [replace(target, reason=reason, until_ms=until_ms) for target in targets]
         return await _write(application, settings, lambda before: with_holds(before, new))
 
     note = "" if only_list else f"in force within {_IN_FORCE_S:g} s; children finish the batch that they have"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Final, TypeAlias
@@ -15,6 +15,7 @@ from kcl_daemon.cli.leases.look import LeaseLag, ObservedFleet
 from kcl_daemon.hold_words import follows_holds, hold_json, hold_text, not_held
 from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity, WorkerId
+from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_daemon.telemetry.snapshot import WorkerView, worker_views
 from kcl_daemon.text import NONE, duration, numbered, on_one_line, short_number, short_shards, shown
 from kcl_protocol.sequence import ExtendedSequenceNumber
@@ -142,6 +143,25 @@ def notes(seen: ObservedFleet) -> Iterator[str]:
         limit = f"a lease is abandoned after {seen.failover_s:g} s without a change"
         advice = f"use --watch {ceil(1.4 * seen.failover_s)}"
         yield f"{checked} cannot show which owners are silent: {limit}; {advice}"
+
+
+def reset_words(position: InitialPosition, behind: Collection[LeaseLag], *, now_s: float) -> Iterator[str]:
+    known = [each.millis / 1000 for each in behind if each.millis is not None]
+    if len(known) < len(behind):
+        yield f"how far behind {numbered(len(behind) - len(known), 'shard')} is, is not known"
+    match position.at:
+        case StartAt.TRIM_HORIZON:
+            yield f"all that the stream still holds comes again, from {numbered(len(behind), 'shard')}"
+        case StartAt.LATEST if known and max(known) >= 1.0:
+            yield f"records that were not processed yet are skipped, of up to {duration(max(known))}"
+        case StartAt.TIMESTAMP if known and position.timestamp_s is not None:
+            age_s = now_s - position.timestamp_s
+            if age_s > min(known):
+                yield f"records of up to {duration(age_s - min(known))} come again"
+            if age_s < max(known):
+                yield f"records that were not processed yet are skipped, of up to {duration(max(known) - age_s)}"
+        case _:
+            pass
 
 
 def shortened(checkpoint: ExtendedSequenceNumber, shard_id: str = "") -> str:

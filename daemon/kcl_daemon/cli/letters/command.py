@@ -11,7 +11,7 @@ import click
 
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.children.start import ChildOptions, options_of
-from kcl_daemon.cli.common import EXIT_FAILURE, NotChanged, as_json_option, json_text, yes_option
+from kcl_daemon.cli.common import EXIT_FAILURE, NotChanged, as_json_option, ask, json_text, yes_option
 from kcl_daemon.cli.leases.change import position_of
 from kcl_daemon.cli.letters.replay import LetterReplay, Receipts, ReplayOptions, read_receipts
 from kcl_daemon.cli.letters.show import list_json, list_lines, replay_lines, show_lines
@@ -340,8 +340,9 @@ def delete_letters(
         wanted = [found.called(key) for key in keys] if keys else list(found.letters.values())
         if receipts is not None:
             wanted = [each for each in wanted if (was := receipts.get(each.name)) and was.is_done(each)]
-        if wanted and not yes:
-            click.confirm(f"delete {numbered(len(wanted), 'letter')} in {chosen.place}?", abort=True)
+        if wanted:
+            of = f"of {len(found.letters)} " if len(wanted) < len(found.letters) else ""
+            ask(f"delete {numbered(len(wanted), 'letter')} {of}in {chosen.place}?", yes=yes)
         await letters.delete([copy for name in {each.name for each in wanted} for copy in found.copies[name]])
         click.echo(f"deleted {numbered(len(wanted), 'letter')}")
         return found
