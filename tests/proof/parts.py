@@ -29,7 +29,7 @@ class Beside(Enum):
     """What a part can run beside."""
 
     NOTHING = "nothing"
-    """It measures time on the clock, or how time grows."""
+    """It measures time on the clock, or how time grows, or takes the whole machine."""
     WHAT_COMPUTES = "what computes"
     """It waits most of its time, and must not be kept waiting by others."""
     WHAT_WAITS = "what waits"
@@ -112,9 +112,24 @@ _ALONE: Final = (
     ),
     _proofs(
         "fleets",
-        9,
+        6,
         "tests/benchmarks/test_fleet.py",
         "tests/benchmarks/test_shards.py",
+        beside=Beside.NOTHING,
+    ),
+    _proofs(
+        "spark-hosts",
+        17,
+        "tests/spark/test_windows_whole.py",
+        "tests/spark/test_hosts.py",
+        beside=Beside.NOTHING,
+    ),
+    _proofs(
+        "spark-elsewhere",
+        7,
+        "tests/spark/test_elsewhere.py",
+        "tests/spark/test_packages.py",
+        "tests/spark/test_shell.py",
         beside=Beside.NOTHING,
     ),
 )
@@ -136,16 +151,8 @@ _WAITING: Final = (
         "tests/landing/test_crashes.py",
         at_once=3,
     ),
-    _proofs("spark-backlog", 4, "tests/spark/test_backlog.py"),
-    _proofs("spark-crashes", 8, "tests/spark/test_crashes.py", "tests/spark/test_landing_crashes.py"),
-    _proofs("spark-hosts", 16, "tests/spark/test_windows_whole.py", "tests/spark/test_hosts.py"),
-    _proofs(
-        "spark-elsewhere",
-        5,
-        "tests/spark/test_elsewhere.py",
-        "tests/spark/test_packages.py",
-        "tests/spark/test_shell.py",
-    ),
+    _proofs("spark-backlog", 5, "tests/spark/test_backlog.py"),
+    _proofs("spark-crashes", 12, "tests/spark/test_crashes.py", "tests/spark/test_landing_crashes.py"),
 )
 _COMPUTING: Final = (
     _proofs(
