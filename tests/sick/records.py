@@ -139,7 +139,7 @@ RECORDS: Final = (
             ("watch", "ann@desk has paused it: looking at a bill .paused"),
             ("status", "paused"),
         ),
-        do="Ask who paused it; `kcl-daemon leases resume app.properties` ends the pause.",
+        do="Ask who paused it; `kcl-daemon resume app.properties` ends the pause.",
         ends_within_s=360.0,
     ),
     Sickness(
