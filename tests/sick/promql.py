@@ -1,6 +1,6 @@
 """The part of Prometheus' query language that the shipped rules are written in, as Prometheus 2.42 has it.
 
-`tests/sick/test_promtool.py` compares it with Prometheus' own tool, each rule over each sickness.
+`tests/sick/test_sick.py` compares it with Prometheus' own tool, each rule over each sickness.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import operator
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf, isnan, nan
 from typing import Final, TypeAlias
@@ -24,6 +24,8 @@ _LOOKBACK_S: Final = 300.0
 _TOKEN: Final = re.compile(
     r'\s*("(?:[^"\\]|\\.)*"|=~|!=|!~|>=|<=|==|[(){}\[\],=<>+*/-]|[A-Za-z_][\w:]*|[0-9.]+[smhd]?)'
 )
+_SAMPLE: Final = re.compile(r"([a-z_]\w*)(?:\{(.*)\})? (\S+)")
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _COMPARED: Final[Mapping[str, Callable[[float, float], bool]]] = {
     ">": operator.gt,
@@ -123,6 +125,22 @@ class Selector:
             return True
         given = dict(labels)
         return all(_MATCHED[how](given.get(label, ""), wanted) for label, how, wanted in self.matchers)
+
+
+def samples(text: str, *, job: str, instance: str, names: Container[str] | None = None) -> Vector:
+    """Those of ours in a scraped text, by default of all names."""
+    found = Vector()
+    for line in text.splitlines():
+        matched = _SAMPLE.match(line) if line.startswith("kcl_") else None
+        if matched is not None and (names is None or matched[1] in names):
+            labels = {
+                **dict(_LABEL.findall(matched[2] or "")),
+                NAME: matched[1],
+                "job": job,
+                "instance": instance,
+            }
+            found[frozenset(labels.items())] = float(matched[3])
+    return found
 
 
 def parsed(expression: str) -> Query:

@@ -30,7 +30,7 @@ from kcl_daemon.telemetry.snapshot import Snapshot, Snapshots
 from kcl_local.kinesis.model import KinesisModel
 from tests.sick.account import Account
 from tests.sick.network import WATCHER, Refusal, Refusals, SickNetwork
-from tests.sick.promql import NAME, Store, Vector
+from tests.sick.promql import Store, Vector, samples
 from tests.sick.rules import metrics
 from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S, SimClock
@@ -52,8 +52,6 @@ SCRAPED_EVERY_S: Final = 15.0
 _SEEN_EVERY_S: Final = 30.0
 _RESTART_S: Final = 5.0
 _TICK_S: Final = 1.0
-_SAMPLE: Final = re.compile(r"([a-z_]\w*)(?:\{(.*)\})? (\S+)")
-_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _QUICK: Final = Behaviour(process_s=(0.02, 0.1))
 
 
@@ -255,7 +253,7 @@ class Stage:
         for worker in self.living:
             if worker in self.fleet.shown:
                 rendered = await self.fleet.shown[worker].exposition.render()
-                answers[worker.worker_id] = _samples(rendered.body.decode(), worker.worker_id)
+                answers[worker.worker_id] = _asked(rendered.body.decode(), worker.worker_id)
                 if at_s % _SEEN_EVERY_S == 0 and at_s >= self.shown_from_s:
                     self._show(worker, at_s)
         for target, found in answers.items():
@@ -282,7 +280,7 @@ class Stage:
         if at_s >= self.shown_from_s:
             self.seen.add("watch", at_s, "\n".join(watch_lines(seen)))
         text = (await PrometheusExposition(self.watch.totals).render()).body.decode()
-        self.store.scraped(WATCHER, at_s, _samples(text, WATCHER))
+        self.store.scraped(WATCHER, at_s, _asked(text, WATCHER))
 
     async def _watcher(self) -> SilentWatch:
         settings = worker_settings(WATCHER, self.plan)
@@ -331,17 +329,8 @@ def _encoded(text: str) -> str:
     return b64encode(text.encode()).decode()
 
 
-def _samples(text: str, instance: str) -> Vector:
-    wanted, found = metrics(), Vector()
-    for line in text.splitlines():
-        matched = _SAMPLE.match(line) if line.startswith("kcl_") else None
-        if matched is None or matched[1] not in wanted:
-            continue
-        labels = dict(_LABEL.findall(matched[2] or ""))
-        found[frozenset({**labels, NAME: matched[1], "job": JOB, "instance": instance}.items())] = float(
-            matched[3]
-        )
-    return found
+def _asked(text: str, instance: str) -> Vector:
+    return samples(text, job=JOB, instance=instance, names=metrics())
 
 
 def kill(workers: Sequence[SimWorker]) -> None:

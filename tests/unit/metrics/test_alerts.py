@@ -15,7 +15,7 @@ from kcl_daemon.exporters import telemetry_of
 from kcl_daemon.metrics import kcl, own
 from kcl_daemon.telemetry.recorder import KNOWN_COUNTS
 from kcl_daemon.telemetry.snapshot import Snapshot
-from tests.unit.metrics.promql import Scrapes, evaluate
+from tests.sick.promql import Store, Vector, parsed, samples
 from tests.unit.metrics.snapshots import snapshot
 from tests.unit.metrics.test_dashboard import panels, rules
 from tests.unit.metrics.test_metered import adapters, no_snapshot, settings
@@ -34,7 +34,7 @@ EXPRESSIONS = {rule["alert"]: rule["expr"] for rule in rules() if "alert" in rul
 class Target:
     """A worker that is scraped, over its lives."""
 
-    def __init__(self, scrapes: Scrapes, instance: str = "host:8080") -> None:
+    def __init__(self, scrapes: Store, instance: str = "host:8080") -> None:
         self._scrapes = scrapes
         self._instance = instance
         self.restart(0.0)
@@ -54,13 +54,18 @@ class Target:
     def scrape(self, now_s: float) -> None:
         self._now_s = now_s
         text = anyio.run(self._telemetry.exposition().render).body.decode()
-        ours_only = "".join(line for line in text.splitlines(keepends=True) if line.startswith("kcl_"))
-        self._scrapes.add(now_s, ours_only, job="app", instance=self._instance)
+        self._scrapes.scraped(self._instance, now_s, samples(text, job="app", instance=self._instance))
+
+
+def evaluate(expression: str, store: Store, at_s: float) -> Vector:
+    found = parsed(expression)(store, at_s)
+    assert isinstance(found, dict)
+    return found
 
 
 class Stage:
     def __init__(self) -> None:
-        self.scrapes = Scrapes()
+        self.scrapes = Store()
         self.target = Target(self.scrapes)
         self.now_s = 0.0
 
