@@ -132,7 +132,7 @@ def _ran(part: Part, log: Path, limit_s: float, root: Path) -> int | None:
         )
         try:
             if part.beside is Beside.WHAT_WAITS:
-                _give_way(process.pid)
+                give_way(process.pid)
             return process.wait(limit_s)
         except subprocess.TimeoutExpired:
             _print_stacks(process)
@@ -142,7 +142,7 @@ def _ran(part: Part, log: Path, limit_s: float, root: Path) -> int | None:
             process.wait()
 
 
-def _give_way(pid: int) -> None:
+def give_way(pid: int) -> None:
     """All else goes before it, and before what it starts. Linux may weigh sessions, and processes within each."""
     with suppress(ProcessLookupError):
         os.setpriority(os.PRIO_PROCESS, pid, _LAST)
