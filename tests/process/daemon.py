@@ -130,6 +130,12 @@ class Daemon:
         with self._assignment_epoch:
             return self._named(event, fields)
 
+    @property
+    def lines(self) -> int:
+        """How many it has said so far."""
+        with self._assignment_epoch:
+            return len(self._events) + len(self.plain_lines)
+
     def loud(self) -> list[dict[str, Any]]:
         """Every warning and error so far, but that a time is short: tests ask for that."""
         levels = {"warning", "error", "critical"}

@@ -137,8 +137,9 @@ _WAITING: Final = (
     _proofs("dropin", 3, "tests/dropin/test_libraries.py", "tests/dropin/test_samples.py"),
     _proofs(
         "process",
-        12,
-        "tests/process/test_soak.py",  # longest, so first
+        15,
+        "tests/process/test_on_call.py",  # longest, so first
+        "tests/process/test_soak.py",
         "tests/process/test_versions.py",
         "tests/process/test_bad_input.py",
         "tests/process/test_demo.py",
