@@ -178,6 +178,7 @@ def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
     read_s = max(SLOWEST_AUTO_MS if idle_ms is None else idle_ms, retrieval.reduced_tps_within_ms) / 1000
     ending_s = (child.shutdown_grace_ms + 3 * child.exit_grace_ms) / 1000
     return StallLimits(
+        usual_s=house.usual_s if settings.bundled is None else house.child_s,  # these wait for their stores
         restart_s=house.restart_s + child.backoff_most_ms / 1000,
         kinesis_s=house.kinesis_s + 3 * read_s,
         answer_s=house.answer_s + 3 * read_s,
@@ -225,11 +226,7 @@ class Application:
         )
         self._incarnation = Incarnation(adapters.clock.wall_ms(), adapters.randomness.token())
         self._application_tables = ApplicationTables(
-            adapters.tables,
-            settings=settings.tables,
-            clock=adapters.clock,
-            log=log,
-            meters=adapters.meters,
+            adapters.tables, settings=settings.tables, clock=adapters.clock, log=log, meters=adapters.meters
         )
         self._tables = self._application_tables.tables
         self._routes = self._application_tables.routes

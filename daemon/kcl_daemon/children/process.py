@@ -371,10 +371,7 @@ class ProcessChildren:
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         tasks, self._tasks = self._tasks, None
         assert tasks is not None, "left without having been entered"
@@ -418,12 +415,7 @@ class ProcessChildren:
     def _supervised(self, started: StartedProcess, log: Log) -> ProcessChild:
         assert self._tasks is not None, "children are started inside `async with`"
         child = ProcessChild(
-            started,
-            log,
-            self._clock,
-            options=self._options,
-            guard=self._guard,
-            on_closed=self._open.discard,
+            started, log, self._clock, options=self._options, guard=self._guard, on_closed=self._open.discard
         )
         self._tasks.start_soon(self._supervise, child)
         return child

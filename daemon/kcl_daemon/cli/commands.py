@@ -85,10 +85,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "kcl-daemon prove --estimate",
         "kcl-daemon prove --region eu-west-1 --most 2 --report proof",
     ),
-    "put": (
-        "kcl-daemon put orders records.txt --key order.id",
-        "kcl-daemon put --local orders --aggregate",
-    ),
+    "put": ("kcl-daemon put orders records.txt --key order.id", "kcl-daemon put --local orders --aggregate"),
     "replay": (
         f"kcl-daemon replay {_FILE} --from 2026-11-20T12:00:00Z --to 2026-11-20T13:00:00Z {_CHILD}",
         f"kcl-daemon replay {_FILE} --from -2h --to -1h --limit 500/s",

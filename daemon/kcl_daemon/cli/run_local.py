@@ -107,10 +107,7 @@ def make_stream(endpoints: dict[str, str], stream: str, shards: int) -> bool:
     """False: there is one of this name already. Raises click.ClickException."""
     address = urlsplit(endpoints[_KINESIS])
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_CALL_S)
-    headers = {
-        "X-Amz-Target": "Kinesis_20131202.CreateStream",
-        "Content-Type": "application/x-amz-json-1.1",
-    }
+    headers = {"X-Amz-Target": "Kinesis_20131202.CreateStream", "Content-Type": "application/x-amz-json-1.1"}
     try:
         connection.request("POST", "/", orjson.dumps({"StreamName": stream, "ShardCount": shards}), headers)
         answer = connection.getresponse()

@@ -19,21 +19,9 @@ from kcl_daemon.consumer.connection import (
 )
 from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
 from kcl_daemon.consumer.gate import Gate, Give
-from kcl_daemon.consumer.lane import (
-    REFUSED_ADVICE,
-    Lane,
-    PositionRefused,
-    Reading,
-    is_readable,
-    own_position,
-)
+from kcl_daemon.consumer.lane import REFUSED_ADVICE, Lane, PositionRefused, Reading, is_readable, own_position
 from kcl_daemon.consumer.set_aside import Rejects, SetAside
-from kcl_daemon.errors import (
-    ChildBrokeProtocol,
-    ChildError,
-    ChildStartFailed,
-    ChildTimedOut,
-)
+from kcl_daemon.errors import ChildBrokeProtocol, ChildError, ChildStartFailed, ChildTimedOut
 from kcl_daemon.fleet.lease_renewer import lease_labels
 from kcl_daemon.ports import Child, Clock, Log, StreamRef
 from kcl_daemon.progress.progress import WaitReason
@@ -146,10 +134,7 @@ class ChildRun:
         self._set_aside = set_aside
         self._rejects = Rejects(set_aside, log)
         self._checkpointer = Checkpointer(
-            lane=lane,
-            log=log,
-            rejects=self._rejects,
-            lands=parts.settings.landing.uri is not None,
+            lane=lane, log=log, rejects=self._rejects, lands=parts.settings.landing.uri is not None
         )
         self._reading: Reading
         self._window: BatchWindow | None = None

@@ -107,12 +107,7 @@ def components_of_version(version: ClientVersion) -> Components:
 
 
 def decide_start_version(
-    config: ClientVersionConfig,
-    stored: VersionRow | None,
-    *,
-    me: WorkerId,
-    now_ms: int,
-    key_attribute: str,
+    config: ClientVersionConfig, stored: VersionRow | None, *, me: WorkerId, now_ms: int, key_attribute: str
 ) -> StartVersion:
     """The stored row decides. The first worker writes it; one that asks for 3.x ends the rollback period."""
     if stored is None:

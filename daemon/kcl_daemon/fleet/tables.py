@@ -12,10 +12,7 @@ import anyio
 from kcl_daemon import faults
 from kcl_daemon.config.tables import TableOptions, TablesSettings
 from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError, KclError, TableNotFound
-from kcl_daemon.fleet.table_views import (
-    MonitoredTable,
-    TableRoutes,
-)
+from kcl_daemon.fleet.table_views import MonitoredTable, TableRoutes
 from kcl_daemon.leases.layout import (
     TABLE_STATUS_CODEC,
     FoundTables,

@@ -18,6 +18,8 @@ NEVER_S: Final = float("-inf")
 _AT_TIP_MS: Final = 2_000
 _HEALTHY_AFTER_S: Final = 60.0
 _MAX_MOVES: Final = 100
+_MANY: Final = 20
+_TIMES_LONGER: Final = 6
 
 
 class WaitReason(Enum):
@@ -168,11 +170,13 @@ class LeaseProgress:
         slow_lane: the one it waits for, while `cause` is `LANE`.
         window: None: the shard has one child.
         set_aside: shared by the lanes of a shard, as `latency`.
+        answers: batches done, of `largest` records and in `longest_s` without progress at most.
         window_until_s: when what was gathered for a batch is delivered; None: nothing was.
         held_back_s: since when the same record of a lane holds the checkpoint back; None: none does.
     """
 
     _monotonic: Callable[[], float]
+    answers: int = 0
     at_end: bool = False
     began_s: float = field(init=False)
     busy_since_s: float | None = None
@@ -190,8 +194,10 @@ class LeaseProgress:
     invariants: Invariants = field(init=False)
     lane: int | None = None
     lanes: dict[int, ActiveLease] = field(default_factory=dict[int, "ActiveLease"])
+    largest: int = 0
     last_fetch: LastFetch = field(default_factory=LastFetch)
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    longest_s: float = 0.0
     next_try_s: float | None = None
     oldest_undone_s: float | None = None
     records: int = 0
@@ -364,6 +370,8 @@ class LeaseProgress:
     ) -> None:
         """`last` None: an empty batch. `span_s`: between its first and last arrival. `stored`: the checkpoint."""
         now_s = self._monotonic()
+        self._took(now_s)
+        self.answers, self.largest = self.answers + bool(records), max(self.largest, records)
         self.cause, self.since_s, self.detail = WaitReason.KINESIS, now_s, ""
         self._rests(now_s)
         if records and self.oldest_undone_s is not None:
@@ -400,7 +408,18 @@ class LeaseProgress:
     def moved(self) -> None:
         self._progressed(self._monotonic())
 
+    def child_limit_s(self, first_s: float, usual_s: float) -> float:
+        """How long the child may take: less for a batch that is like many before it."""
+        if self._records_since_s is None or self.answers < _MANY or self._with_child[0] > self.largest:
+            return first_s
+        return min(first_s, max(usual_s, _TIMES_LONGER * self.longest_s))
+
+    def _took(self, now_s: float) -> None:
+        if self._records_since_s is not None and self.busy_since_s is not None:
+            self.longest_s = max(self.longest_s, now_s - self.busy_since_s)
+
     def _progressed(self, now_s: float) -> None:
+        self._took(now_s)
         self._moved_s = now_s
         if self._failures:
             self._forget_failures()

@@ -100,6 +100,7 @@ class StallLimits:
 
     Args:
         restart_s: since the first failure without progress.
+        usual_s: instead of `child_s`, see `child_limit_s`.
         answer_s: without an answer for so long a shard is not caught up.
         child_stuck_s: after it a child without progress is replaced; None: never.
         store_trouble: why the landing store holds children back; None: it does not.
@@ -107,6 +108,7 @@ class StallLimits:
 
     starting_s: float = 120.0
     child_s: float = 300.0
+    usual_s: float = 90.0
     restart_s: float = 180.0
     kinesis_s: float = 60.0
     dynamodb_s: float = 60.0
@@ -154,12 +156,9 @@ def stall_status(
         slow_lane = storing
     if storing is not None or (progress.cause is WaitReason.LANE and slow_lane in progress.lanes):
         lane = stall_status(progress.lanes[slow_lane].progress, limits, now_s, timeout_s=timeout_s)
-        words = (
-            f"lane {slow_lane}",
-            "" if storing is not None else progress.detail,
-            f"which waits for {(lane.stalled_by or lane.cause).value}",
-            lane.detail,
-        )
+        held_by = "" if storing is not None else progress.detail
+        blocked = (lane.stalled_by or lane.cause).value
+        words = f"lane {slow_lane}", held_by, f"which waits for {blocked}", lane.detail
         # That the shard still reads is no progress of the letter that holds its checkpoint back.
         idle_s = lane.idle_s if lane.cause is WaitReason.LETTERS else now_s - progress.progressed_s
         limit_s = lane.stalled_by and stall_limit_s(limits, lane.stalled_by)
@@ -170,6 +169,8 @@ def stall_status(
     if progress.failures and cause is not WaitReason.RESTART:
         detail = f"{detail}; the last child failed: {progress.failure}".removeprefix("; ")
     waits_s, limit_s, stalled_by = now_s - since_s, stall_limit_s(limits, cause), None
+    if cause is WaitReason.CHILD:
+        limit_s = progress.child_limit_s(limits.child_s, limits.usual_s)
     if limit_s is not None and waits_s > limit_s + timeout_s:
         stalled_by = cause
     elif (

@@ -377,12 +377,7 @@ FIGURES: Final[Table[ShardView]] = Table(
         ),
         Shown("p50, p99", text=_latency, drops=1, name="latency"),
         Shown("Throughput", lambda shard: shard.bytes_per_s, rate, drops=4, name="throughput"),
-        Shown(
-            "Waiting",
-            lambda shard: shard.waiting_records,
-            metric=_M["shard_waiting_records"],
-            drops=3,
-        ),
+        Shown("Waiting", lambda shard: shard.waiting_records, metric=_M["shard_waiting_records"], drops=3),
         sample(_M["shard_waiting_bytes"], lambda shard: shard.waiting_bytes),
         sample(_M["shard_read_records"], lambda shard: shard.read_records),
         sample(_M["shard_read_bytes"], lambda shard: shard.read_bytes),

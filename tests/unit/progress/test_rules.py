@@ -324,3 +324,49 @@ def test_lag_grows_after_a_child_ended_until_the_next_reader_has_an_answer() -> 
     progress.reading(FakeReader())
     progress.last_fetch.answer(behind_ms=0, empty=True, now_s=time.passes(1))
     assert lag_s(progress, LIMITS, time.now_s) == 0.0, "they were checkpointed, or they are no more"
+
+
+def _worked(time: Time, *batches: tuple[int, float]) -> LeaseProgress:
+    """A child that has done these, records and seconds, and works on a batch of five."""
+    progress = started(time)
+    for number, (records, seconds) in enumerate(batches):
+        progress.takes(records, 100, time.now_s)
+        progress.works("processRecords", arrived_s=time.now_s)
+        time.passes(seconds)
+        progress.done(position(number + 1), records, 100)
+        time.passes(500.0)  # it had nothing to do
+    progress.takes(5, 100, time.now_s)
+    progress.works("processRecords", arrived_s=time.now_s)
+    return progress
+
+
+@pytest.mark.parametrize(
+    ("batches", "limit_s"),
+    [
+        ([(5, 1.0)] * 20, 90.0),
+        ([(5, 1.0)] * 19 + [(5, 40.0)], 240.0),
+        ([(5, 100.0)] * 20, 300.0),
+        ([(5, 1.0)] * 19, 300.0),
+        ([(4, 1.0)] * 20, 300.0),
+    ],
+    ids=["quick", "once slower", "slow", "too few", "never so many records"],
+)
+def test_a_child_that_is_usually_quick_hangs_sooner_than_one_that_is_slow(
+    batches: list[tuple[int, float]], limit_s: float
+) -> None:
+    time = Time()
+    progress = _worked(time, *batches)
+    time.passes(limit_s)
+    assert seen(progress, time).stalled_by is None
+    time.passes(1.0)
+    assert seen(progress, time).stalled_by is WaitReason.CHILD
+
+
+def test_the_time_before_a_checkpoint_within_a_batch_counts_too() -> None:
+    time = Time()
+    progress = _worked(time, *[(5, 1.0)] * 20)
+    time.passes(60.0)
+    progress.checkpoint_started()
+    progress.checkpoint_ended(moved=True)
+    time.passes(91.0)
+    assert seen(progress, time).stalled_by is None
