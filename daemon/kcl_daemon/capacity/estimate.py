@@ -38,7 +38,7 @@ def estimate(
         state.now_ms, by, state.live, state.silent, choice.wanted, choice.reason, "", unknown(picture), whole, streams,
         alternatives(picture, whole), choice.since_ms, choice.falls_since_ms, choice.rises, choice.turned_ms, targets,
     )  # fmt: skip
-    return replace(found, sentence=sentence(found, choice.enough))
+    return replace(found, sentence=sentence(found, choice.enough, picture))
 
 
 def _capacity_of(stream: str | None, shards: Sequence[SeenShard], picture: Picture) -> StreamCapacity:

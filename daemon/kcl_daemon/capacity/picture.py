@@ -12,14 +12,7 @@ from kcl_daemon.capacity.figures import Bound, CapacityTargets, FleetState, Shar
 from kcl_daemon.leases.lease import LeaseKey, WorkerId
 
 HOST_BINDS: Final = (Bound.HOST_CPU, Bound.MEMORY)
-HELD: Final = (
-    Bound.PAUSE,
-    Bound.LIMIT,
-    Bound.DOWNSTREAM,
-    Bound.FAILING,
-    Bound.HANGING,
-    Bound.REFUSED,
-)
+HELD: Final = (Bound.PAUSE, Bound.LIMIT, Bound.DOWNSTREAM, Bound.FAILING, Bound.HANGING, Bound.REFUSED)
 QUOTA_BYTES: Final = 2 * 2**20
 """What Kinesis gives of a shard in a second."""
 _NOT_TOLD: Final = (Bound.NOTHING, Bound.UNKNOWN)
@@ -63,6 +56,11 @@ class Picture:
     @property
     def late(self) -> tuple[SeenShard, ...]:
         return tuple(each for each in self.shards if each.behind_s > self.targets.level_s)
+
+    @property
+    def has_all_lags(self) -> bool:
+        is_told = not (self.state.silent or self.untold)
+        return is_told and all(each.load.behind_s is not None for each in self.shards)
 
     @property
     def leases(self) -> int:

@@ -41,7 +41,11 @@ class Wanted:
 
 
 def pace_needs(picture: Picture) -> list[float]:
-    return [each.arrives * (picture.host_per_byte or 0.0) for each in picture.shards]
+    """What is held back needs what it takes now, and where all is, no other worker helps."""
+    if all(each.load.bound in HELD for each in picture.shards):
+        return []
+    rates = (each.load.out_bytes if each.load.bound in HELD else each.arrives for each in picture.shards)
+    return [rate * (picture.host_per_byte or 0.0) for rate in rates]
 
 
 def drain_target_s(level_s: float) -> float:
@@ -130,11 +134,11 @@ def _is_quiet(picture: Picture) -> bool:
 
 
 def _is_calm(picture: Picture) -> bool:
-    state = picture.state
     return (
-        not (state.silent or picture.untold or picture.late)
-        and all(load.cpu is not None for load in state.loads)
-        and all(each.load.behind_s is not None and each.load.bound not in HELD for each in picture.shards)
+        picture.has_all_lags
+        and not picture.late
+        and all(load.cpu is not None for load in picture.state.loads)
+        and all(each.load.bound not in HELD for each in picture.shards)
     )
 
 

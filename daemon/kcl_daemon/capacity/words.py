@@ -91,8 +91,10 @@ def unknown(picture: Picture) -> str:
         )
     elif picture.untold:
         found.append(f"no worker tells of {counted(picture.untold, 'shard')}: not read, or taken just now")
-    young = [each for each in picture.shards if each.load.behind_s is None]
-    if young:
+    without_lag = [each for each in picture.shards if each.load.behind_s is None]
+    by_bound = [(bound, [each for each in without_lag if each.load.bound is bound]) for bound in HELD]
+    found += [why_of(bound, held) for bound, held in by_bound if held]
+    if young := [each for each in without_lag if each.load.bound not in HELD]:
         found.append(f"{short_shards([_name(each) for each in young])}: nothing was finished yet")
     blind = sum(load.cpu is None for load in state.loads)
     if blind:
@@ -100,14 +102,15 @@ def unknown(picture: Picture) -> str:
     return "; ".join(found)
 
 
-def sentence(found: Capacity, enough: int) -> str:
+def sentence(found: Capacity, enough: int, picture: Picture) -> str:
     whole = found.whole
     if not whole.shards:
         return "there are no shards to read"
     if whole.behind_s is None:
         return f"it is not known how far behind: {found.unknown or 'no worker has told of a shard yet'}"
     if whole.behind_s <= found.targets.level_s:
-        parts = [_kept_up(whole.behind_s, found.targets.level_s), _workers(found, enough)]
+        known = "" if picture.has_all_lags else "what is known is "
+        parts = [known + _kept_up(whole.behind_s, found.targets.level_s), _workers(found, enough)]
     else:
         parts = [_late(found, whole.behind_s), *_others(whole), _more(found)]
     return "; ".join([*parts, found.unknown] if found.unknown else parts)

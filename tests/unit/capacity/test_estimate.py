@@ -119,7 +119,7 @@ SENTENCES = {
     ),
     "Java beside": (
         fleet(*eight(0.4, 1.0, Bound.NOTHING), silent=1, leases=10),
-        "at the tip; 3 workers; 1 worker of 3 tells nothing: Java, or an older version",
+        "what is known is at the tip; 3 workers; 1 worker of 3 tells nothing: Java, or an older version",
     ),
     "nobody tells": (
         FleetState(NOW_MS, (), {key(0): None}, 1, 1),
@@ -129,10 +129,18 @@ SENTENCES = {
         fleet(shard(0, None, None, Bound.UNKNOWN), workers=1),
         "it is not known how far behind: shard 0: nothing was finished yet",
     ),
+    "refused, and never read": (
+        fleet(shard(0, None, None, Bound.REFUSED), shard(1, None, None, Bound.UNKNOWN)),
+        "it is not known how far behind: AWS refuses reads of shard 0, or does not answer; shard 1: nothing was finished yet",
+    ),
+    "one is refused, and never read": (
+        fleet(shard(0, None, None, Bound.REFUSED), shard(1)),
+        "what is known is at the tip; 2 workers; AWS refuses reads of shard 0, or does not answer",
+    ),
     "no shards": (fleet(workers=1), "there are no shards to read"),
     "nobody reads two": (
         fleet(*eight(0.4, 1.0, Bound.NOTHING), leases=10),
-        "at the tip; 2 workers; no worker tells of 2 shards: not read, or taken just now",
+        "what is known is at the tip; 2 workers; no worker tells of 2 shards: not read, or taken just now",
     ),
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kcl_daemon.capacity.estimate import estimate
 from kcl_daemon.capacity.figures import Bound, Capacity, CapacityTargets, FleetState, ShardLoad, WorkerLoad
-from kcl_daemon.capacity.picture import fewest, peak
+from kcl_daemon.capacity.picture import HELD, fewest, peak
 from kcl_daemon.leases.lease import LeaseKey, WorkerId
 from tests.examples import examples
 
@@ -61,6 +61,8 @@ def late(minute: float, bound: Bound, cpu: float = 0.97, speed: float = 0.5, **m
         ),
         *((late(0, bound, cpu=0.3, speed=0.0), 2) for bound in (Bound.PAUSE, Bound.LIMIT, Bound.DOWNSTREAM)),
         (late(0, Bound.FAILING, cpu=0.3, speed=0.0), 2),
+        *((late(0, bound, workers=1), 1) for bound in HELD),
+        *((late(0, bound), 2) for bound in HELD),
         (late(0, Bound.HOST_CPU, workers=8, shards=8), 8),
         (state(0, cpu=0.3, workers=8, shards=3), 3),
         (late(0, Bound.HOST_CPU, workers=1, shards=1), 1),
