@@ -35,7 +35,7 @@ from kcl_daemon.interrupt import exit_now
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.production import real_adapters
 from kcl_daemon.system import SystemClock
-from kcl_daemon.telemetry.logs import LogForm, LogLevels, build_log
+from kcl_daemon.telemetry.logs import LogForm, LogLevels, Repeats, build_log
 from kcl_daemon.text import counted, short_shards, shown
 
 if TYPE_CHECKING:
@@ -111,7 +111,11 @@ class ServiceManager:
             self._log.warning("service_manager_not_notified", address=self._address, error=str(error))
 
 
-def open_log(levels: LogLevels | None = None, form: LogForm | Literal["auto"] = "auto") -> Log:
+def open_log(
+    levels: LogLevels | None = None,
+    form: LogForm | Literal["auto"] = "auto",
+    repeats: Repeats | None = None,
+) -> Log:
     if form == "auto":
         form = "console" if sys.stderr.isatty() else "json"
     return build_log(
@@ -120,6 +124,7 @@ def open_log(levels: LogLevels | None = None, form: LogForm | Literal["auto"] = 
         stream=sys.stderr,
         clock=SystemClock(),
         journal_stream=os.environ.get("JOURNAL_STREAM", ""),
+        repeats=repeats,
     )
 
 
@@ -271,10 +276,12 @@ def quiet_start() -> tuple[signal.Signals, ...]:
 
 
 def run_loaded(loaded: Loaded, request: RunRequest, signals: tuple[signal.Signals, ...]) -> NoReturn:
-    log = open_log(request.log_levels, request.log_form)
+    repeats = Repeats(SystemClock())
+    log = open_log(request.log_levels, request.log_form, repeats)
     _report(with_doubtful_starts(loaded, SystemClock().wall_ms() / 1000), request, log)
     manager = ServiceManager.of(os.environ, log)
-    code = _run(loaded.settings, signals, manager, log, request.advice)
+    code = _run(loaded.settings, signals, manager, log, repeats, advice=request.advice)
+    repeats.tell()
     if code > EXIT_SIGNAL:
         # A normal exit waits for threads in AWS SDK calls.
         sys.stdout.flush()
@@ -343,23 +350,30 @@ def check_room(loaded: Loaded, room_of_this_host: Callable[[], ChildRoom | None]
 
 
 def _run(
-    settings: Settings, signals: tuple[signal.Signals, ...], manager: ServiceManager, log: Log, advice: str
+    settings: Settings,
+    signals: tuple[signal.Signals, ...],
+    manager: ServiceManager,
+    log: Log,
+    repeats: Repeats,
+    *,
+    advice: str,
 ) -> int:
     try:
-        return anyio.run(_serve, settings, signals, manager, log)
+        return anyio.run(_serve, settings, signals, manager, log, repeats)
     except Exception as error:  # noqa: BLE001 - the last place where an error can be reported
         return report_failure(error, log, where_environment_lacks=advice)
 
 
 async def _serve(
-    settings: Settings, signals: tuple[signal.Signals, ...], manager: ServiceManager, log: Log
+    settings: Settings,
+    signals: tuple[signal.Signals, ...],
+    manager: ServiceManager,
+    log: Log,
+    repeats: Repeats,
 ) -> int:
     @asynccontextmanager
     async def open_worker() -> AsyncGenerator[SupervisedWorker, None]:
-        async with (
-            _helper(settings, log) as (mine, helper),
-            real_adapters(mine, log) as adapters,
-        ):
+        async with _helper(settings, log) as (mine, helper), real_adapters(mine, log) as adapters:
 
             def snapshot() -> Snapshot:
                 return assembled.snapshots.now()  # made below, of what is counted
@@ -385,7 +399,7 @@ async def _serve(
             gc.collect()
             keep_freed_memory()
             gc.freeze()  # modules and models of services stay: nobody looks through them for garbage again
-            async with _status_page(mine, assembled, telemetry, log):
+            async with _status_page(mine, assembled, telemetry, log), repeats.by_the_minute():
                 for beside in (helper, telemetry):
                     running = running if beside is None else beside.background(running)
                 yield running

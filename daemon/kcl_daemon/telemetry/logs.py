@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal, TextIO, cast
 
+import anyio
 import orjson
 
 import kcl_daemon
@@ -145,6 +146,7 @@ _START: Final = "daemon_starting"
 _CHILD_LINE: Final = "child_stderr"
 _INT64: Final = range(-(2**63), 2**64)  # what orjson can write
 _REPEATS_AFTER_S: Final = 60.0
+_LOOKS_EVERY_S: Final = 10.0
 _KNOWN_MOST: Final = 256
 _COMPARED_CHARACTERS: Final = 200
 
@@ -158,20 +160,30 @@ def build_log(
     stream: TextIO,
     clock: Clock,
     journal_stream: str = "",
+    repeats: Repeats | None = None,
 ) -> Log:
     """`console` is shorter and coloured on a terminal. `journal_stream`: JOURNAL_STREAM of the environment."""
     levels = level if isinstance(level, LogLevels) else LogLevels(level)
-    render = _console(colours=stream.isatty()) if form == "console" else _to_json
+    lines = (_JournalLines if _is_journal(stream, journal_stream) else _Lines)(stream)
+    shown: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        _timestamp(clock),
+        structlog.processors.format_exc_info,
+        _fit_to_show,
+        _console(colours=stream.isatty()) if form == "console" else _to_json,
+    ]
+
+    def say(event: _EventDict) -> None:
+        line: Any = event  # Any: structlog's own type
+        for processor in shown:
+            line = processor(lines, "warning", line)
+        lines.warning(line)
+
+    repeats = repeats or Repeats(clock)
+    repeats.say = say
     log: Log = structlog.wrap_logger(
-        (_JournalLines if _is_journal(stream, journal_stream) else _Lines)(stream),
-        processors=[
-            _repeats(clock),
-            structlog.processors.add_log_level,
-            _timestamp(clock),
-            structlog.processors.format_exc_info,
-            _fit_to_show,
-            render,
-        ],
+        lines,
+        processors=[repeats.pass_on, *shown],
         wrapper_class=logger_class(levels),
         context_class=dict,
         cache_logger_on_first_use=False,
@@ -220,25 +232,58 @@ def _with_priority(priority: int, text: str) -> str:
     return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
 
 
-def _repeats(clock: Clock) -> structlog.typing.Processor:
+class Repeats:
     """A warning of the worker with the same name and texts is said by the minute, with the number left out."""
-    known: dict[frozenset[tuple[str, str]], tuple[float, int]] = {}
 
-    def pass_on(_logger: object, method: str, event: _EventDict) -> _EventDict:
+    say: Callable[[_EventDict], None]
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[frozenset[tuple[str, str]], tuple[float, int, _EventDict]] = {}
+
+    def pass_on(self, _logger: object, method: str, event: _EventDict) -> _EventDict:
         if method != "warning" or "shard_id" in event:
             return event
         texts = frozenset((k, v[:_COMPARED_CHARACTERS]) for k, v in event.items() if isinstance(v, str))
-        now_s = clock.monotonic()
-        said_s, left_out = known.pop(texts, (now_s - _REPEATS_AFTER_S, 0))
+        now_s = self._clock.monotonic()
+        said_s, left_out, _ = self._known.pop(texts, (now_s - _REPEATS_AFTER_S, 0, {}))
         if now_s - said_s < _REPEATS_AFTER_S:
-            known[texts] = said_s, left_out + 1
+            self._known[texts] = said_s, left_out + 1, event
             raise structlog.DropEvent
-        known[texts] = now_s, 0
-        if len(known) > _KNOWN_MOST:
-            del known[next(iter(known))]
+        self._known[texts] = now_s, 0, {}
+        if len(self._known) > _KNOWN_MOST:
+            self._tell(next(iter(self._known)))
         return {**event, "repeated": left_out} if left_out else event
 
-    return pass_on
+    def _tell(self, texts: frozenset[tuple[str, str]]) -> None:
+        """The last that was left out; it is forgotten."""
+        _, left_out, last = self._known.pop(texts)
+        if left_out:
+            self.say({**last, "repeated": left_out - 1} if left_out > 1 else last)
+
+    def tell(self, after_s: float = 0.0) -> None:
+        """What was left out of those that were not said for so long."""
+        now_s = self._clock.monotonic()
+        for texts, (said_s, left_out, _) in list(self._known.items()):
+            if left_out and now_s - said_s >= after_s:
+                self._tell(texts)
+                self._known[texts] = now_s, 0, {}
+
+    @asynccontextmanager
+    async def by_the_minute(self) -> AsyncGenerator[None, None]:
+        """Also if it stops repeating."""
+
+        async def run() -> None:
+            while True:
+                await self._clock.sleep(_LOOKS_EVERY_S)
+                self.tell(_REPEATS_AFTER_S)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            try:
+                yield
+            finally:
+                group.cancel_scope.cancel()
 
 
 def _timestamp(clock: Clock) -> structlog.typing.Processor:

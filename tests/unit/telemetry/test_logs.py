@@ -14,8 +14,11 @@ import anyio
 import pytest
 
 from kcl_daemon.ports import Log, LogLevel
-from kcl_daemon.telemetry.logs import LogForm, build_log
+from kcl_daemon.telemetry.logs import LogForm, Repeats, build_log
 from kcl_daemon.text import MASK
+from tests.simulator.clock import SimClock
+from tests.simulator.faults.life import Life
+from tests.simulator.loop import run_virtual
 
 
 class FixedClock:
@@ -319,3 +322,42 @@ def test_warnings_without_end_need_no_memory() -> None:
         stream.truncate()
     assert tracemalloc.get_traced_memory()[0] < 1_000_000
     tracemalloc.stop()
+
+
+def _said(stream: io.StringIO) -> list[tuple[object, object]]:
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    return [(each["count"], each.get("repeated")) for each in lines]
+
+
+def test_a_warning_that_stops_repeating_is_said_with_its_count_within_the_next_minute() -> None:
+    clock, stream = SimClock(Life("w")), io.StringIO()
+    repeats = Repeats(clock)
+    log = build_log(level="info", form="json", stream=stream, clock=clock, repeats=repeats).bind(
+        worker_id="w"
+    )
+
+    async def run() -> None:
+        async with repeats.by_the_minute():
+            for count in range(5):
+                log.warning("leases_without_worker", count=count)
+            for _ in range(30):
+                await clock.sleep(10.0)
+
+    run_virtual(run)
+    assert _said(stream) == [(0, None), (4, 3)]
+
+
+def test_a_warning_that_is_forgotten_for_others_or_at_the_end_is_said_with_its_count() -> None:
+    clock, stream = SteppedClock(), io.StringIO()
+    repeats = Repeats(clock)
+    log = build_log(level="info", form="json", stream=stream, clock=clock, repeats=repeats)
+    for count in range(3):
+        log.warning("first", count=count)
+    for number in range(256):
+        log.warning("other", count=0, name=str(number))
+    assert _said(stream)[-2] == (2, 1)
+    for count in range(2):
+        log.warning("last", count=count)
+    repeats.tell()
+    repeats.tell()
+    assert _said(stream)[-2:] == [(0, None), (1, None)]
