@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -19,6 +20,7 @@ def _one(sickness: Sickness) -> object:
     return pytest.param(sickness, id=sickness.name, marks=() if sickness.daily else (pytest.mark.prove,))
 
 
+EVENTS = PAGE.with_name("events.md")
 each_sickness = pytest.mark.parametrize("sickness", [_one(each) for each in SICKNESSES])
 
 
@@ -55,6 +57,18 @@ def test_an_alert_counts_each_unread_shard_once_though_leader_and_watcher_do() -
     found = rule.query(course.store, course.sickness.healed_s)
     assert isinstance(found, dict)
     assert list(found.values()) == [2.0]
+
+
+def test_no_alert_names_only_lines_of_the_log_that_many_do_not_keep() -> None:
+    page = EVENTS.read_text("utf-8")
+    quiet = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    events = quiet | set(re.findall(r"^### (\w+)$", page, re.MULTILINE))
+    said = {each.alert: each.annotations["description"] for each in rules()}
+    named = {alert: set(re.findall(r"\b(?!kcl_)[a-z]+(?:_[a-z]+)+\b", text)) for alert, text in said.items()}
+    assert set().union(*named.values()) <= events
+    told_quietly = {alert for alert, words in named.items() if words & quiet}
+    assert told_quietly == {"KclRecordsRejected"}
+    assert all("status page" in said[alert] for alert in told_quietly)
 
 
 def test_the_table_of_the_runbook_is_current() -> None:
