@@ -38,6 +38,8 @@ SETTLED_WITHIN_S: Final = 420.0
 PAGED_WITHIN_S: Final = 300.0
 STAYS_S: Final = 90.0
 ENDS_WITHIN_S: Final = 120.0
+# Of records that came late: its short window has them for five minutes more.
+AFTERWARDS: Final = frozenset({"KclServiceLevelBurnsFast"})
 LINES_A_MINUTE_MOST: Final = 2.0
 DASHBOARD: Final = Path(__file__).parents[2] / "packaging" / "grafana" / "dashboard.json"
 # There are none while all is well, or where no Spark query runs.
@@ -128,6 +130,10 @@ class Course:
         """Whether these are paged for, with shards that nobody reads."""
         return all("KclShardsUnread" in self.pages(name) for name in names)
 
+    def have_ended(self) -> bool:
+        """Whether no fault is paged for any more."""
+        return not any(self.pages(name) - AFTERWARDS for name in SICK)
+
     def break_all(self) -> None:
         """A host is gone, a program does not bear its records any more, a limit is too small."""
         self.fleets["dead"].workers[0].signal(signal.SIGKILL)
@@ -197,7 +203,7 @@ def test_the_sick_are_paged_for_until_they_are_well_and_the_well_are_shown_and_q
         paged_s = course.goes_on(lambda: course.are_unread(*SICK), PAGED_WITHIN_S)
         course.lasts(lambda: course.are_unread(*SICK), STAYS_S)
         course.heal_all()
-        ended_s = course.goes_on(lambda: not any(map(course.pages, SICK)), ENDS_WITHIN_S)
+        ended_s = course.goes_on(course.have_ended, ENDS_WITHIN_S)
         lines = 60.0 * (course.lines() - before) / (monotonic_s() - began_s)
         record_property("seconds until all were paged for", round(paged_s))
         record_property("seconds until all pages had ended", round(ended_s))
