@@ -11,13 +11,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from signal import Signals
-from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, Self
 
 import anyio
 
@@ -112,9 +112,7 @@ class ServiceManager:
 
 
 def open_log(
-    levels: LogLevels | None = None,
-    form: LogForm | Literal["auto"] = "auto",
-    repeats: Repeats | None = None,
+    levels: LogLevels | None = None, form: LogForm | Literal["auto"] = "auto", repeats: Repeats | None = None
 ) -> Log:
     if form == "auto":
         form = "console" if sys.stderr.isatty() else "json"
@@ -141,6 +139,7 @@ async def supervise(
     open_worker: Callable[[], AbstractAsyncContextManager[SupervisedWorker]],
     signals: AsyncIterator[Signals],
     log: Log,
+    beside: Callable[[], Coroutine[Any, Any, None]] = anyio.sleep_forever,
 ) -> int:
     """Run a worker until it ends or a second signal comes.
 
@@ -167,6 +166,7 @@ async def supervise(
 
     async with anyio.create_task_group() as group:
         group.start_soon(watch)
+        group.start_soon(beside)
         async with open_worker() as worker:
             running.append(worker)
             if taken:
@@ -267,7 +267,7 @@ def run_daemon(file: Path, request: RunRequest) -> NoReturn:
     run_loaded(loaded, request, signals)
 
 
-def quiet_start() -> tuple[signal.Signals, ...]:
+def quiet_start() -> tuple[Signals, ...]:
     """Those that stop the daemon. Until its loop listens they end it: process 1 of a container would ignore SIGTERM."""
     signals = _stop_signals()
     for number in signals:
@@ -275,12 +275,15 @@ def quiet_start() -> tuple[signal.Signals, ...]:
     return signals
 
 
-def run_loaded(loaded: Loaded, request: RunRequest, signals: tuple[signal.Signals, ...]) -> NoReturn:
+def run_loaded(loaded: Loaded, request: RunRequest, signals: tuple[Signals, ...]) -> NoReturn:
     repeats = Repeats(SystemClock())
     log = open_log(request.log_levels, request.log_form, repeats)
     _report(with_doubtful_starts(loaded, SystemClock().wall_ms() / 1000), request, log)
     manager = ServiceManager.of(os.environ, log)
-    code = _run(loaded.settings, signals, manager, log, repeats, advice=request.advice)
+    try:
+        code = anyio.run(_serve, loaded.settings, signals, manager, log, repeats)
+    except Exception as error:  # noqa: BLE001 - the last place where an error can be reported
+        code = report_failure(error, log, where_environment_lacks=request.advice)
     repeats.tell()
     if code > EXIT_SIGNAL:
         # A normal exit waits for threads in AWS SDK calls.
@@ -349,27 +352,8 @@ def check_room(loaded: Loaded, room_of_this_host: Callable[[], ChildRoom | None]
     return replace(loaded, warnings=(*loaded.warnings, notice))
 
 
-def _run(
-    settings: Settings,
-    signals: tuple[signal.Signals, ...],
-    manager: ServiceManager,
-    log: Log,
-    repeats: Repeats,
-    *,
-    advice: str,
-) -> int:
-    try:
-        return anyio.run(_serve, settings, signals, manager, log, repeats)
-    except Exception as error:  # noqa: BLE001 - the last place where an error can be reported
-        return report_failure(error, log, where_environment_lacks=advice)
-
-
 async def _serve(
-    settings: Settings,
-    signals: tuple[signal.Signals, ...],
-    manager: ServiceManager,
-    log: Log,
-    repeats: Repeats,
+    settings: Settings, signals: tuple[Signals, ...], manager: ServiceManager, log: Log, repeats: Repeats
 ) -> int:
     @asynccontextmanager
     async def open_worker() -> AsyncGenerator[SupervisedWorker, None]:
@@ -399,13 +383,13 @@ async def _serve(
             gc.collect()
             keep_freed_memory()
             gc.freeze()  # modules and models of services stay: nobody looks through them for garbage again
-            async with _status_page(mine, assembled, telemetry, log), repeats.by_the_minute():
+            async with _status_page(mine, assembled, telemetry, log):
                 for beside in (helper, telemetry):
                     running = running if beside is None else beside.background(running)
                 yield running
 
     with anyio.open_signal_receiver(*signals) as received:
-        return await supervise(open_worker, received, log)
+        return await supervise(open_worker, received, log, repeats.run)
 
 
 def _telemetry(settings: Settings, adapters: Adapters, snapshot: Callable[[], Snapshot]) -> Telemetry | None:
@@ -439,7 +423,7 @@ def _status_page(
     return served(settings.admin, assembled.snapshots, clock=SystemClock(), log=log, metrics=metrics)
 
 
-def _stop_signals() -> tuple[signal.Signals, ...]:
+def _stop_signals() -> tuple[Signals, ...]:
     """SIGHUP is left out if `nohup` made the process ignore it."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return tuple(number for number in _STOPPING if not (ignored and number is signal.SIGHUP))

@@ -9,15 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal, TextIO, cast
 
-import anyio
 import orjson
 
 import kcl_daemon
@@ -145,6 +144,7 @@ _DEPTH_MAX: Final = 6
 _START: Final = "daemon_starting"
 _CHILD_LINE: Final = "child_stderr"
 _INT64: Final = range(-(2**63), 2**64)  # what orjson can write
+_PRIORITIES: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3}
 _REPEATS_AFTER_S: Final = 60.0
 _LOOKS_EVERY_S: Final = 10.0
 _KNOWN_MOST: Final = 256
@@ -164,13 +164,14 @@ def build_log(
 ) -> Log:
     """`console` is shorter and coloured on a terminal. `journal_stream`: JOURNAL_STREAM of the environment."""
     levels = level if isinstance(level, LogLevels) else LogLevels(level)
-    lines = (_JournalLines if _is_journal(stream, journal_stream) else _Lines)(stream)
+    lines = _Lines(stream)
     shown: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         _timestamp(clock),
         structlog.processors.format_exc_info,
         _fit_to_show,
         _console(colours=stream.isatty()) if form == "console" else _to_json,
+        *([_for_journal] if _is_journal(stream, journal_stream) else []),
     ]
 
     def say(event: _EventDict) -> None:
@@ -212,24 +213,9 @@ def _is_journal(stream: TextIO, name: str) -> bool:
     return name == f"{status.st_dev}:{status.st_ino}"
 
 
-class _JournalLines(_Lines):
-    """Each line begins with its priority, which journald takes off (systemd: SyslogLevelPrefix)."""
-
-    def debug(self, line: str) -> None:
-        self.msg(_with_priority(7, line))
-
-    def info(self, line: str) -> None:
-        self.msg(_with_priority(6, line))
-
-    def warning(self, line: str) -> None:
-        self.msg(_with_priority(4, line))
-
-    def error(self, line: str) -> None:
-        self.msg(_with_priority(3, line))
-
-
-def _with_priority(priority: int, text: str) -> str:
-    return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
+def _for_journal(_logger: object, method: str, text: Any) -> str:  # Any: structlog's own type
+    """For journald (systemd: SyslogLevelPrefix)."""
+    return "\n".join(f"<{_PRIORITIES[method]}>{line}" for line in text.split("\n"))
 
 
 class Repeats:
@@ -256,34 +242,21 @@ class Repeats:
         return {**event, "repeated": left_out} if left_out else event
 
     def _tell(self, texts: frozenset[tuple[str, str]]) -> None:
-        """The last that was left out; it is forgotten."""
         _, left_out, last = self._known.pop(texts)
         if left_out:
             self.say({**last, "repeated": left_out - 1} if left_out > 1 else last)
 
     def tell(self, after_s: float = 0.0) -> None:
-        """What was left out of those that were not said for so long."""
         now_s = self._clock.monotonic()
         for texts, (said_s, left_out, _) in list(self._known.items()):
             if left_out and now_s - said_s >= after_s:
                 self._tell(texts)
                 self._known[texts] = now_s, 0, {}
 
-    @asynccontextmanager
-    async def by_the_minute(self) -> AsyncGenerator[None, None]:
-        """Also if it stops repeating."""
-
-        async def run() -> None:
-            while True:
-                await self._clock.sleep(_LOOKS_EVERY_S)
-                self.tell(_REPEATS_AFTER_S)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
-            try:
-                yield
-            finally:
-                group.cancel_scope.cancel()
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(_LOOKS_EVERY_S)
+            self.tell(_REPEATS_AFTER_S)
 
 
 def _timestamp(clock: Clock) -> structlog.typing.Processor:

@@ -337,11 +337,12 @@ def test_a_warning_that_stops_repeating_is_said_with_its_count_within_the_next_m
     )
 
     async def run() -> None:
-        async with repeats.by_the_minute():
+        async with anyio.create_task_group() as group:
+            group.start_soon(repeats.run)
             for count in range(5):
                 log.warning("leases_without_worker", count=count)
-            for _ in range(30):
-                await clock.sleep(10.0)
+            await clock.sleep(300.0)
+            group.cancel_scope.cancel()
 
     run_virtual(run)
     assert _said(stream) == [(0, None), (4, 3)]
