@@ -178,7 +178,7 @@ def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
     read_s = max(SLOWEST_AUTO_MS if idle_ms is None else idle_ms, retrieval.reduced_tps_within_ms) / 1000
     ending_s = (child.shutdown_grace_ms + 3 * child.exit_grace_ms) / 1000
     return StallLimits(
-        usual_s=house.usual_s if settings.bundled is None else house.child_s,  # these wait for their stores
+        usual_s=house.usual_s if settings.bundled is None else house.child_s,
         restart_s=house.restart_s + child.backoff_most_ms / 1000,
         kinesis_s=house.kinesis_s + 3 * read_s,
         answer_s=house.answer_s + 3 * read_s,
@@ -428,6 +428,7 @@ class Application:
             monitor=self._monitor,
             leads=lambda: self._elector.is_leader,
             targets=CapacityTargets(level.service_level_ms / 1000, level.scale_to_zero),
+            unread=lambda: self._coverage.lasting_lines(),
         )
 
     @cached_property

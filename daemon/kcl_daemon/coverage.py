@@ -186,6 +186,11 @@ class UnreadShard:
     waits_for: str | None = None
 
 
+def is_lasting(unread: UnreadShard) -> bool:
+    """For the other causes its own worker is not ready."""
+    return unread.seconds >= 60.0 and unread.cause not in {Unread.FAILING, Unread.STALLED, Unread.PAUSED}
+
+
 def unread_lines(unread: Iterable[UnreadShard]) -> Iterator[str]:
     """One line for each cause, the worst first."""
     order = [each.value for each in Unread]

@@ -115,10 +115,7 @@ def _checkpoint_in(action: State) -> State:
     return State(f"{action.value}_checkpoint")
 
 
-_ENDS: Final = {
-    MessageKind.LEASE_LOST: State.LOSING_LEASE,
-    MessageKind.SHARD_ENDED: State.ENDING_SHARD,
-}
+_ENDS: Final = {MessageKind.LEASE_LOST: State.LOSING_LEASE, MessageKind.SHARD_ENDED: State.ENDING_SHARD}
 
 _BEGINS: Final = {
     MessageKind.PROCESS_RECORDS: State.PROCESSING,

@@ -133,11 +133,7 @@ def last_states(changes: DataFrame) -> DataFrame:
             F.lit("a change has no new image: the table's stream needs NEW_IMAGE or NEW_AND_OLD_IMAGES")
         ),
     )
-    flat = changes.select(
-        *_attributes(changes),
-        ORDER,
-        F.coalesce(known, imageless, removed).alias(REMOVED),
-    )
+    flat = changes.select(*_attributes(changes), ORDER, F.coalesce(known, imageless, removed).alias(REMOVED))
     return newest(flat, key_columns(changes), [ORDER])
 
 

@@ -15,16 +15,7 @@ from kcl_landing.control import monotonic_s, pause
 from kcl_landing.positions import START, Position, to_text
 from kcl_landing.records import RecordBatch
 from kcl_spark.positions import from_offset, to_offset
-from kcl_spark.segments import (
-    Arrivals,
-    Segment,
-    SegmentRange,
-    ends,
-    pieces,
-    read_arrivals,
-    read_range,
-    tasks,
-)
+from kcl_spark.segments import Arrivals, Segment, SegmentRange, ends, pieces, read_arrivals, read_range, tasks
 from kcl_spark.stores import FolderStore, StoredShard
 
 FORMAT: Final = "kcl_spool"

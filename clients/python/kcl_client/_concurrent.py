@@ -21,14 +21,7 @@ from kcl_client._processor import (
     handles_single_records,
     size_of,
 )
-from kcl_client._session import (
-    DaemonGone,
-    ProcessorFailed,
-    Runtime,
-    Session,
-    SessionOptions,
-    is_end_of_shard,
-)
+from kcl_client._session import DaemonGone, ProcessorFailed, Runtime, Session, SessionOptions, is_end_of_shard
 from kcl_client._window import Entry, Window
 from kcl_protocol import errors, messages
 from kcl_protocol.conversation import State
@@ -42,10 +35,7 @@ _Numbers = tuple[str, int]
 
 
 def session_of(
-    processor: AsyncRecordProcessor,
-    runtime: Runtime,
-    concurrency: Concurrency,
-    options: SessionOptions,
+    processor: AsyncRecordProcessor, runtime: Runtime, concurrency: Concurrency, options: SessionOptions
 ) -> Session[AsyncCheckpointer]:
     if handles_single_records(processor):
         return ConcurrentSession(processor, runtime, concurrency, options)

@@ -9,19 +9,28 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, NamedTuple
 
-from kcl_daemon.coverage import UnreadShard, unread_lines
+from kcl_daemon.coverage import UnreadShard, is_lasting, unread_lines
 from kcl_daemon.metrics.metric import Shown, StatusTable, Table, words
 from kcl_daemon.progress.watchdog import ShardState, state_of
 from kcl_daemon.telemetry.shards import FIGURES, LANES, LanedShard, LaneView, ShardView
 from kcl_daemon.telemetry.snapshot import LeaseView, MoveView, Snapshot, WorkerView
-from kcl_daemon.text import NONE, about, counted, duration, rate, short_number, short_shard, short_shards
+from kcl_daemon.text import (
+    NONE,
+    about,
+    counted,
+    duration,
+    on_one_line,
+    rate,
+    short_number,
+    short_shard,
+    short_shards,
+)
 
 SHARD_END: Final = "SHARD_END"
 LATE_S: Final = 60.0
 """A shard further behind is in trouble."""
 CHANGES_S: Final = 15.0
 """Leases change their owner for so long, without trouble."""
-_TOLD_BY_HOLDER: Final = ("failing", "stalled", "paused")
 MAX_DEPTH: Final = 8
 _NAMED_MOST = 5
 MAX_MOVES: Final = 8
@@ -262,16 +271,22 @@ def _read_by_nobody(snapshot: Snapshot, *, is_reason: bool) -> Iterator[str]:
     found = (
         each
         for each in snapshot.unread or ()
-        if (each.seconds >= LATE_S and each.cause not in _TOLD_BY_HOLDER) is is_reason
-        and each.key not in here
-        and each.cause not in here
+        if is_lasting(each) is is_reason and each.key not in here and each.cause not in here
     )
     yield from (f"nobody reads {line}" for line in unread_lines(found))
+
+
+def told_by_leader(snapshot: Snapshot) -> tuple[str, ...]:
+    capacity = snapshot.capacity
+    if snapshot.leads or capacity is None or snapshot.capacity_age_s >= 2 * LATE_S:
+        return ()
+    return tuple(on_one_line(f"nobody reads {line}, says worker {capacity.by}") for line in capacity.unread)
 
 
 def needs_attention(snapshot: Snapshot) -> Iterator[str]:
     """Beside `not_ready`."""
     yield from _read_by_nobody(snapshot, is_reason=False)
+    yield from told_by_leader(snapshot)
     yield from (hold.text for hold in snapshot.holds)
     held, owned = len(snapshot.shards), _owned(snapshot)
     if owned > held:

@@ -1,5 +1,3 @@
-"""What other numbers of workers would make of it."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -1,5 +1,3 @@
-"""What the leader makes of the reports of the workers."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

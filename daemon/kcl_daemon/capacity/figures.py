@@ -173,6 +173,7 @@ class Capacity:
         unknown: what is not known and why, in words; empty: all is known.
         since_ms: when `wanted` was last changed; `falls_since_ms`: since when fewer would be enough (None: not).
         rises: direction of the last change (None: there was none); `turned_ms`: when it was last reversed.
+        unread: shards that nobody reads, a line for each cause.
     """
 
     at_ms: int
@@ -191,6 +192,7 @@ class Capacity:
     rises: bool | None = None
     turned_ms: int = 0
     targets: CapacityTargets = field(default_factory=CapacityTargets)
+    unread: tuple[str, ...] = ()
 
 
 def bound_of(seen: ShardObservation) -> Bound:

@@ -41,7 +41,7 @@ class Wanted:
 
 
 def pace_needs(picture: Picture) -> list[float]:
-    """What is held back needs what it takes now, and where all is, no other worker helps."""
+    """Where all is held back, no other worker helps."""
     if all(each.load.bound in HELD for each in picture.shards):
         return []
     rates = (each.load.out_bytes if each.load.bound in HELD else each.arrives for each in picture.shards)

@@ -1,5 +1,3 @@
-"""What was found, in words."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -59,6 +59,7 @@ _ADVICE: Final[tuple[tuple[type[KclError], str], ...]] = (
     ),
     (ConfigurationError, "fix the properties file or the environment; a restart alone does not help"),
 )
+EXIT_UNREAD: Final = 3
 EPILOG: Final = """\b
 Exit codes:
   0  done

@@ -93,9 +93,7 @@ _OPTIONS: Final = (
     ),
     click.option("--reload", is_flag=True, help="While developing: restart when a .py file changes."),
     click.option(
-        "--print-properties",
-        is_flag=True,
-        help="Print the properties file that means the same, and end.",
+        "--print-properties", is_flag=True, help="Print the properties file that means the same, and end."
     ),
     click.option("--until-eof", is_flag=True, hidden=True),
 )

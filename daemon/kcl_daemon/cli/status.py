@@ -22,7 +22,7 @@ import click
 
 from kcl_daemon.admin.server import token_in, url_of
 from kcl_daemon.admin.site import NoStatus, StatusDocument, status_from
-from kcl_daemon.admin.view import not_ready
+from kcl_daemon.admin.view import not_ready, told_by_leader
 from kcl_daemon.cli.common import (
     EXIT_CONFIGURATION,
     as_json_option,
@@ -49,7 +49,8 @@ Exit codes:
   0  the worker is ready
   1  the daemon does not answer
   2  wrong command line, properties file or environment
-  3  the daemon answers but is not ready: it starts, stops, or a shard makes no progress
+  3  the daemon answers but is not ready: it starts, stops, or a shard makes no progress; or nobody reads a shard,
+     as this worker or the leader says
 """
 _TOP_EPILOG: Final = """\b
 Ctrl-C ends it. Where there are more shards than lines, those that need attention come first.
@@ -207,7 +208,8 @@ def status(source: StatusSource, *, as_json: bool, quiet: bool) -> None:
         click.echo(json_text(reported))
     elif not quiet:
         _print(build_view(reported))
-    sys.exit(EXIT_NOT_READY if not_ready(reported.snapshot) else 0)
+    is_well = not (not_ready(reported.snapshot) or told_by_leader(reported.snapshot))
+    sys.exit(0 if is_well else EXIT_NOT_READY)
 
 
 def _print(shown: StatusView) -> None:

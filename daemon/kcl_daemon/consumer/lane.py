@@ -19,13 +19,7 @@ from kcl_daemon.fleet.lease_renewer import HeldLease
 from kcl_daemon.leases.lease import Lease, LeaseKey, Throughput
 from kcl_daemon.ports import ChildLane, IteratorKind, Log, ReadFrom
 from kcl_daemon.progress.progress import NEVER_S, LeaseProgress, WaitReason
-from kcl_daemon.retrieval.source import (
-    DeliveryBatch,
-    EndOfShard,
-    ReadItem,
-    ShardReader,
-    ShardSource,
-)
+from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ReadItem, ShardReader, ShardSource
 from kcl_daemon.shards.lineage import ChildShard
 from kcl_protocol.messages import Status
 from kcl_protocol.sequence import AT_TIMESTAMP, ExtendedSequenceNumber
@@ -258,11 +252,7 @@ def own_position(answer: Status, *, has_lanes: bool) -> ExtendedSequenceNumber |
 
 
 async def is_readable(
-    position: ExtendedSequenceNumber,
-    *,
-    parts: ConsumerContext,
-    lane: Lane,
-    stop_signal: StopSignal,
+    position: ExtendedSequenceNumber, *, parts: ConsumerContext, lane: Lane, stop_signal: StopSignal
 ) -> bool:
     """Asked until there is an answer; False also after a stop request. PositionRefused if Kinesis does not know it in this shard."""
     stream = parts.streams.of(lane.lease).ref

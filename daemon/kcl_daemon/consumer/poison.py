@@ -164,13 +164,7 @@ class SearchProgress:
 
 class PoisonSearch:
     def __init__(
-        self,
-        *,
-        parts: ConsumerContext,
-        lane: Lane,
-        stop_signal: StopSignal,
-        log: Log,
-        set_aside: SetAside,
+        self, *, parts: ConsumerContext, lane: Lane, stop_signal: StopSignal, log: Log, set_aside: SetAside
     ) -> None:
         self._parts = parts
         self._aside = set_aside

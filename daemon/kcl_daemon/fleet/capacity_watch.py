@@ -1,5 +1,3 @@
-"""The leader's estimate of the fleet's capacity: kept in a row, read by the others."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -61,12 +59,14 @@ class CapacityWatch:
         monitor: FleetMonitor,
         leads: Callable[[], bool],
         targets: CapacityTargets,
+        unread: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self._context = context
         self._table = table
         self._monitor = monitor
         self._leads = leads
         self._targets = targets
+        self._unread = unread
         self._wakeup = Wakeup(context.clock)
         self.capacity: Capacity | None = None
         self._row: Row | None = None
@@ -107,7 +107,8 @@ class CapacityWatch:
             self._fleet, self._made_s = fleet, now_s
             from kcl_daemon.capacity.estimate import estimate  # only a leader
 
-            self.capacity = estimate(state, self._targets, self.capacity, by=self._context.worker_id)
+            found = estimate(state, self._targets, self.capacity, by=self._context.worker_id)
+            self.capacity = replace(found, unread=self._unread())
             self._context.meters.add(own.WORKERS_WANTED, self.capacity.wanted)
         if self.capacity is not None and self._is_to_store(self.capacity, now_s):
             await self._store(self.capacity)

@@ -9,7 +9,15 @@ from typing import Final
 
 from kcl_daemon.capacity.figures import Bound, load_from
 from kcl_daemon.context import WorkerContext
-from kcl_daemon.coverage import CoverageLog, TablesSeen, Unread, UnreadShard, coverage
+from kcl_daemon.coverage import (
+    CoverageLog,
+    TablesSeen,
+    Unread,
+    UnreadShard,
+    coverage,
+    is_lasting,
+    unread_lines,
+)
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import LeaseKey
@@ -115,3 +123,6 @@ class CoverageWatch:
     def unread(self) -> tuple[UnreadShard, ...] | None:
         """None: this worker does not lead, so it does not know."""
         return self._log.unread(self._clock.monotonic()) if self._leads() else None
+
+    def lasting_lines(self) -> tuple[str, ...]:
+        return tuple(unread_lines(each for each in self.unread or () if is_lasting(each)))

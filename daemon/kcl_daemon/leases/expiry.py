@@ -65,9 +65,7 @@ class WorkerObservation:
         later_s = later_s if self.changed else min(later_s, 0)
         said_s = worker.support_update_s
         return replace(
-            worker,
-            last_update_s=worker.last_update_s + later_s,
-            support_update_s=said_s and said_s + later_s,
+            worker, last_update_s=worker.last_update_s + later_s, support_update_s=said_s and said_s + later_s
         )
 
 

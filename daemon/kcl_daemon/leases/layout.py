@@ -235,10 +235,7 @@ class TableStatus(StrEnum):
 
 MigrationRow: TypeAlias = StateRow[TableStatus]
 TABLE_STATUS_CODEC: Final[StateCodec[TableStatus]] = StateCodec(
-    row_key="TableMigration3.5",
-    entity="TABLE_MIGRATION",
-    attribute="tm",
-    states=tuple(TableStatus),
+    row_key="TableMigration3.5", entity="TABLE_MIGRATION", attribute="tm", states=tuple(TableStatus)
 )
 
 

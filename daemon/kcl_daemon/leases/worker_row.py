@@ -145,7 +145,7 @@ def report(
             ([_HOST] if host is None else [])
             + ([] if stands_by else [_STANDS_BY])
             + ([_RUN_UNTIL] if run_until_ms is None else [])
-            + ([_LOAD] if load is None else []),
+            + ([_LOAD] if load is None else [])
         ),
     )
 

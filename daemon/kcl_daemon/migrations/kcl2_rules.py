@@ -201,8 +201,7 @@ def rollforward(
         return _no_row()
     if stored.state is not ClientVersion.V2X:
         return UnusableState(
-            f"the state is {stored.state}, set by {stored.by}: it was not rolled back",
-            "nothing to do",
+            f"the state is {stored.state}, set by {stored.by}: it was not rolled back", "nothing to do"
         )
     after = stored.followed_by(ClientVersion.UPGRADE_FROM_2X, by=ROLLFORWARD_BY, at_ms=now_ms)
     update = CLIENT_VERSION_CODEC.update(stored, after, key_attribute=key_attribute)

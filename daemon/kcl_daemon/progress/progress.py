@@ -43,7 +43,6 @@ class WaitReason(Enum):
 
 
 HELD: Final = frozenset({WaitReason.PAUSED, WaitReason.LIMITED})
-"""Somebody wants it to wait."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -249,7 +248,6 @@ class LeaseProgress:
 
     @property
     def _is_healthy(self) -> bool:
-        """The child has lived long enough at the tip."""
         if self.child is None or self.cause is not WaitReason.KINESIS or not self.last_fetch.at_tip:
             return False
         return self.last_fetch.empty_s - self.child_since_s >= _HEALTHY_AFTER_S
@@ -272,7 +270,6 @@ class LeaseProgress:
         self.waits(WaitReason.STARTING)
 
     def gave_records(self) -> None:
-        """A lane has got records that it never had."""
         self.without_records_since_s = self._monotonic()
 
     def waits_for_lane(self, number: int, detail: str) -> None:
@@ -409,7 +406,7 @@ class LeaseProgress:
         self._progressed(self._monotonic())
 
     def child_limit_s(self, first_s: float, usual_s: float) -> float:
-        """How long the child may take: less for a batch that is like many before it."""
+        """Less for a batch that is like many before it."""
         if self._records_since_s is None or self.answers < _MANY or self._with_child[0] > self.largest:
             return first_s
         return min(first_s, max(usual_s, _TIMES_LONGER * self.longest_s))

@@ -92,11 +92,7 @@ class LaneWindow:
     """
 
     def __init__(
-        self,
-        lanes: int,
-        start: Position,
-        order: ShardOrder = ShardOrder.KEY,
-        done: Sequence[Position] = (),
+        self, lanes: int, start: Position, order: ShardOrder = ShardOrder.KEY, done: Sequence[Position] = ()
     ) -> None:
         is_known = len(done) == lanes and order is ShardOrder.KEY and start != LATEST
         starts = [max(start, each) for each in done] if is_known else [start] * lanes

@@ -132,10 +132,7 @@ RECORD_RULES: Final[Rules] = {
     "partitionKey": (lambda value: value is None or _is_text(value), "a string, or null"),
     "sequenceNumber": (_is_sequence_number, "digits in quotes"),
     "subSequenceNumber": (_is_whole, _WHOLE),
-    "approximateArrivalTimestamp": (
-        lambda value: value is None or _is_whole(value),
-        f"{_WHOLE}, or null",
-    ),
+    "approximateArrivalTimestamp": (lambda value: value is None or _is_whole(value), f"{_WHOLE}, or null"),
 }
 _LETTER_RULES: Final[Rules] = {
     **RECORD_RULES,

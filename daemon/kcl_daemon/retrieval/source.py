@@ -377,10 +377,7 @@ class BufferedReader:
     async def _reserve(self, size_bytes: int, holding: Reservation | None = None) -> Reservation:
         began_s = self._clock.monotonic()
         reservation = await self._budget.acquire(
-            size_bytes,
-            is_child_waiting=self._is_child_waiting,
-            holding=holding,
-            invariants=self._invariants,
+            size_bytes, is_child_waiting=self._is_child_waiting, holding=holding, invariants=self._invariants
         )
         self._flow.memory_s += self._waited_s(began_s)
         return reservation

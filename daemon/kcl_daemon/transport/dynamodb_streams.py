@@ -55,11 +55,7 @@ class HttpDynamoStreams:
         return found if start is None else changes_answers.open_at(found, start)
 
     async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
-        request = {
-            "StreamArn": _arn(stream),
-            "ShardId": shard_id,
-            "ShardIteratorType": read_from.kind.value,
-        }
+        request = {"StreamArn": _arn(stream), "ShardId": shard_id, "ShardIteratorType": read_from.kind.value}
         if read_from.sequence_number is not None:
             request["SequenceNumber"] = read_from.sequence_number
         if read_from.kind is not IteratorKind.AT_TIMESTAMP:
@@ -87,10 +83,7 @@ class HttpDynamoStreams:
             with service_answers.parsing_answer("GetRecords"):
                 return changes_of(body, self._form, arn, since_ms)
 
-        request = {
-            "ShardIterator": iterator if since_ms is None else rest,
-            "Limit": min(limit, MOST_RECORDS),
-        }
+        request = {"ShardIterator": iterator if since_ms is None else rest, "Limit": min(limit, MOST_RECORDS)}
         payload, following, count = await self._client.call("GetRecords", request, read)
         if following is None and not payload:
             return await self._end(arn, shard_id, 0)

@@ -319,8 +319,7 @@ def _given_number(stream: Stream, shard: Shard, arguments: Arguments) -> int:
 
 def _trimmed(shard: Shard) -> ServiceError:
     return ServiceError(
-        "TrimmedDataAccessException",
-        f"what shard {shard.shard_id} had at this position is not kept any more",
+        "TrimmedDataAccessException", f"what shard {shard.shard_id} had at this position is not kept any more"
     )
 
 

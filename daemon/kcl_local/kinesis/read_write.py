@@ -80,11 +80,7 @@ def _read_answer(account: Account, stream: Stream, shard: Shard, start: int, end
     text, index, records = stream.numbers.text, shard.index, shard.records
     answer: Answer = {
         "Records": [
-            {
-                "SequenceNumber": text(tick, index),
-                "ApproximateArrivalTimestamp": arrival_s,
-                "Data": data,
-            }
+            {"SequenceNumber": text(tick, index), "ApproximateArrivalTimestamp": arrival_s, "Data": data}
             | ({} if partition_key is None else {"PartitionKey": partition_key})
             for tick, arrival_s, partition_key, data in records.columns(start, end)
         ],

@@ -40,12 +40,7 @@ SCENES: Final[tuple[Scene, ...]] = (
         is_single_table=True,
         after=forms.has_one_table,
     ),
-    Traffic(
-        "large-records",
-        "Records of 10 MiB",
-        record_bytes=LARGE_BYTES,
-        records_each_shard=2,
-    ),
+    Traffic("large-records", "Records of 10 MiB", record_bytes=LARGE_BYTES, records_each_shard=2),
     Traffic(
         "glue",
         "Records with a schema of the AWS Glue Schema Registry",

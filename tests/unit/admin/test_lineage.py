@@ -14,15 +14,20 @@ from kcl_daemon.admin.view import (
     in_words,
     is_trouble,
     lineage,
+    needs_attention,
     not_ready,
     shard_entries,
+    told_by_leader,
 )
+from kcl_daemon.capacity.figures import Capacity
 from kcl_daemon.coverage import UnreadShard
+from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.telemetry.shards import ShardView
 from kcl_daemon.telemetry.snapshot import LeaseView, Snapshot
 from tests.examples import examples
 from tests.unit.admin.stage import FOLLOWER, READING, READY, SNAPSHOT, calmly, lease, snapshots
+from tests.unit.metrics.snapshots import BEHIND
 
 
 def drawn(snapshot: Snapshot) -> list[str]:
@@ -209,6 +214,28 @@ def test_a_leader_is_not_ready_while_nobody_reads_a_shard() -> None:
 @pytest.mark.parametrize("cause", ["failing", "stalled", "paused"])
 def test_the_words_of_a_shards_own_worker_do_not_make_the_leader_unready(cause: str) -> None:
     assert not_ready(replace(READY, unread=(unread(3, cause, 900.0),))) == ()
+
+
+@pytest.mark.parametrize(
+    ("leads", "age_s", "says"),
+    [
+        (False, 100.0, ("nobody reads shard 3 for 4 min: why, says worker w-9",)),
+        (False, 200.0, ()),
+        (True, 0.0, ()),
+    ],
+    ids=["fresh", "old", "it leads itself"],
+)
+def test_a_worker_that_does_not_lead_hands_on_what_the_leader_says(
+    leads: bool, age_s: float, says: tuple[str, ...]
+) -> None:
+    said = Capacity(
+        READY.at_ms - round(1000 * age_s), WorkerId("w-9"), 2, 0, 2, "reason", "sentence", "", BEHIND,
+        unread=("shard 3 for 4 min: why",),
+    )  # fmt: skip
+    snapshot = replace(READY, leads=leads, capacity=said)
+    assert told_by_leader(snapshot) == says
+    assert set(says) <= set(needs_attention(snapshot))
+    assert not_ready(snapshot) == (), "probes of the others stay good"
 
 
 @pytest.mark.parametrize(("seconds", "state"), [(5.0, DisplayState.UNSETTLED), (30.0, DisplayState.UNREAD)])

@@ -158,7 +158,7 @@ WHOLE = StreamCapacity(
 )
 CAPACITY = Capacity(
     5, ME, 2, 0, 3, "reason", "sentence", "", WHOLE, (replace(WHOLE, stream="a:b:1", speed=None),),
-    (Alternative(3, None, "3 workers"),), 4, 3, True, 2, CapacityTargets(30.0, True),
+    (Alternative(3, None, "3 workers"),), 4, 3, True, 2, CapacityTargets(30.0, True), ("shard 3: why",),
 )  # fmt: skip
 
 
@@ -170,7 +170,7 @@ def test_the_names_are_stable() -> None:
     found = orjson.loads(capacity_text(CAPACITY))
     assert " ".join(found) == (
         "format atMs by workers silent wanted reason sentence unknown whole streams alternatives sinceMs fallsSinceMs rises "
-        "turnedMs targets"
+        "turnedMs targets unread"
     )
     assert " ".join(found["whole"]) == "stream shards behindS speed drainsS binds why inBytes outBytes hot"
     assert found["targets"] == {"levelS": 30.0, "scaleToZero": True}

@@ -15,6 +15,7 @@ from kcl_daemon.cli.leases.look import LeaderView, LeaseLag, ObservedFleet, Unre
 from kcl_daemon.cli.leases.show import (
     explain_json,
     explain_lines,
+    is_any_unread,
     list_json,
     list_lines,
     reset_words,
@@ -141,6 +142,10 @@ def test_shards_that_nobody_reads_are_named_by_cause() -> None:
     assert "kcl-daemon watch" in text
     told = {name: each["unread"] for name, each in by_lease(state).items()}
     assert told == {HELD: None, FREE: "no owner", MOVING: "paused", ORPHAN: None}
+    assert is_any_unread(state)
+    assert not is_any_unread(replace(state, covered={HELD: covered[HELD]}))
+    broken = ShardCoverage(LeaseKey("odd"), None, Unread.UNREADABLE, "the row of its lease cannot be read")
+    assert is_any_unread(replace(state, covered={broken.key: broken}))
 
 
 def test_an_application_without_leases_and_workers_says_so() -> None:

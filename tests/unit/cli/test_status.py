@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click import Command
 from click.testing import CliRunner, Result
 
+from kcl_daemon.capacity.figures import Capacity
 from kcl_daemon.cli.status import NoAnswer, StatusSource, fetch, status, top
 from kcl_daemon.config.metrics_and_page import AdminSettings
+from kcl_daemon.leases.lease import WorkerId
 from tests.unit.admin.serving import Served, serving
 from tests.unit.admin.stage import READY, SNAPSHOT, Standing
 from tests.unit.config.helpers import GOOD
+from tests.unit.metrics.snapshots import BEHIND
 
 TOKEN = "0123456789abcdef"
 
@@ -60,6 +64,16 @@ def test_a_worker_that_is_not_ready_has_an_exit_code_of_its_own() -> None:
         assert done.exit_code == 3
         assert "not ready: shardId-000000000002 makes no progress" in done.output
         assert (call("--url", made.url, "--quiet").output, call("--url", made.url, "-q").exit_code) == ("", 3)
+
+
+def test_the_leaders_word_is_in_the_exit_code_of_the_others_too() -> None:
+    said = Capacity(
+        READY.at_ms, WorkerId("w-9"), 2, 0, 2, "", "", "", BEHIND, unread=("shard 3 for 4 min: why",)
+    )
+    with serving(Standing(replace(READY, leads=False, capacity=said))) as made:
+        done = call("--url", made.url)
+        assert done.exit_code == 3
+        assert "nobody reads shard 3 for 4 min: why, says worker w-9" in done.output
 
 
 def test_the_token_comes_from_the_file_the_environment_or_the_properties(tmp_path: Path) -> None:

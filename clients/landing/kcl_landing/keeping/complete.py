@@ -69,12 +69,7 @@ def wrong_marks(
 
 
 def expire_marks(
-    store: LogStore,
-    stated: Statements,
-    tell: Callable[[str], object],
-    *,
-    at_ms: int,
-    dry_run: bool,
+    store: LogStore, stated: Statements, tell: Callable[[str], object], *, at_ms: int, dry_run: bool
 ) -> None:
     """Of hosts that were silent for a week."""
     for each in stated.trouble:

@@ -195,12 +195,7 @@ class Verifier:
         return [each for each in entries if each.number // PAGE * PAGE == work.page]
 
     def _segment(
-        self,
-        key: ShardKey,
-        held: Held,
-        entry: Entry | None,
-        is_listed: bool,
-        facts: Facts,
+        self, key: ShardKey, held: Held, entry: Entry | None, is_listed: bool, facts: Facts
     ) -> Entry | None:
         """None: it was removed, and no page knows it."""
 

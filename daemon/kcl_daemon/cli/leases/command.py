@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from kcl_daemon.cli.application import (
 )
 from kcl_daemon.cli.common import (
     EPILOG,
+    EXIT_UNREAD,
     NotChanged,
     as_json_option,
     ask,
@@ -49,6 +51,7 @@ from kcl_daemon.cli.leases.show import (
     ExplainedPlan,
     explain_json,
     explain_lines,
+    is_any_unread,
     list_json,
     list_lines,
     reset_words,
@@ -91,9 +94,21 @@ def leases() -> None:
     help="Also show the lag of each checkpoint. Costs one read per shard, of the five per second that "
     "Kinesis allows.",
 )
+@click.option(
+    "--exit-code",
+    "tells_unread",
+    is_flag=True,
+    help="End with exit code 3 if nobody reads one of these shards.",
+)
 @stream_option
 def list_leases(
-    settings: Settings, *, as_json: bool, with_finished: bool, with_lag: bool, stream: str | None
+    settings: Settings,
+    *,
+    as_json: bool,
+    with_finished: bool,
+    with_lag: bool,
+    tells_unread: bool,
+    stream: str | None,
 ) -> None:
     """Show every lease with its owner and checkpoint, the workers and the leader, as stored in the tables now."""
     seen = of_stream(_look(settings, with_lag=with_lag, stream=stream), settings, stream)
@@ -101,6 +116,8 @@ def list_leases(
         click.echo(list_json(seen, with_finished=with_finished))
     else:
         click.echo("\n".join(list_lines(seen, with_finished=with_finished)))
+    if tells_unread and is_any_unread(seen):
+        sys.exit(EXIT_UNREAD)
 
 
 @leases.command("explain", short_help="Show what the leader would do now, and why.", epilog=EPILOG)

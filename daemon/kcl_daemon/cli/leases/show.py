@@ -12,6 +12,7 @@ from kcl_daemon.assignment.load import FleetLoad, measure_fleet, metric_title
 from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove
 from kcl_daemon.cli.common import aligned, json_text
 from kcl_daemon.cli.leases.look import LeaseLag, ObservedFleet
+from kcl_daemon.coverage import Unread
 from kcl_daemon.hold_words import follows_holds, hold_json, hold_text, not_held
 from kcl_daemon.leases.holds import Hold
 from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity, WorkerId
@@ -110,6 +111,12 @@ def list_lines(seen: ObservedFleet, *, with_finished: bool) -> tuple[str, ...]:
         _unread_lines(seen),
         [_summary_line(seen, with_finished=with_finished)],
     )
+
+
+def is_any_unread(seen: ObservedFleet) -> bool:
+    """Or a row is broken."""
+    is_broken = any(each.cause is Unread.UNREADABLE for each in seen.covered.values())
+    return is_broken or next(_unread_lines(seen), None) is not None
 
 
 def _unread_lines(seen: ObservedFleet) -> Iterator[str]:

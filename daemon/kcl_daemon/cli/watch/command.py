@@ -17,7 +17,7 @@ from kcl_daemon.admin.site import JSON, AdminAccess, AdminRequest, AdminResponse
 from kcl_daemon.aws.cloudwatch import open_cloudwatch
 from kcl_daemon.cli.application import Application, on_application
 from kcl_daemon.cli.capacity import CapacityAnswers, CapacityReader, place_of
-from kcl_daemon.cli.common import EXIT_FAILURE, as_json_option, json_text, with_settings
+from kcl_daemon.cli.common import EXIT_FAILURE, EXIT_UNREAD, as_json_option, json_text, with_settings
 from kcl_daemon.cli.watch.look import Watched, Watcher
 from kcl_daemon.config.metrics_and_page import AdminSettings, MetricsLevel
 from kcl_daemon.config.settings import Settings
@@ -33,7 +33,6 @@ from kcl_daemon.telemetry.prometheus import PrometheusExposition, Totals
 from kcl_daemon.telemetry.recorder import MetricsRecorder
 from kcl_daemon.text import about, counted, on_one_line, short_shards
 
-EXIT_UNREAD: Final = 3
 _PATHS: Final = "there is /livez, /readyz, /metrics, /watch.json, /capacity.json"
 _EPILOG: Final = """\b
 Exit codes with --once:
@@ -125,8 +124,6 @@ class WatchFigures:
 
 
 class WatchSite:
-    """Answers of the last look."""
-
     def __init__(
         self,
         access: AdminAccess,
@@ -171,8 +168,6 @@ class WatchSite:
 
 
 class _Watch:
-    """The loop: look, tell, sleep."""
-
     def __init__(self, application: Application, settings: Settings, after_s: float) -> None:
         self.watcher = Watcher(application, settings)
         self._clock = application.clock
