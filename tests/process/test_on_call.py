@@ -19,7 +19,15 @@ from urllib.parse import urlsplit
 import pytest
 
 from kcl_local.demo.check import monotonic_s
-from tests.process.daemon import PROCESSORS, Application, Daemon, application, run_daemon, wait_until
+from tests.process.daemon import (
+    PROCESSORS,
+    Application,
+    Daemon,
+    again_and_again,
+    application,
+    run_daemon,
+    wait_until,
+)
 from tests.process.local import Local
 from tests.process.processors.misbehaving import HEALED
 from tests.process.prometheus import Prometheus, prometheus
@@ -35,6 +43,7 @@ SICK: Final = ("dead", "failing", "full")
 # The last of what a worker tells about itself, by its leader.
 CAPACITY: Final = 'max(kcl_capacity_speed{job="%s"})'
 SETTLED_WITHIN_S: Final = 420.0
+PUT_EVERY_S: Final = 2.0
 PAGED_WITHIN_S: Final = 300.0
 STAYS_S: Final = 90.0
 ENDS_WITHIN_S: Final = 120.0
@@ -104,13 +113,12 @@ class Course:
 
     def goes_on(self, until: Callable[[], bool], within_s: float) -> float:
         """Records come until this holds; after how many seconds."""
+        with again_and_again(self._put, PUT_EVERY_S):
+            return wait_until(until, lambda: str({name: self.pages(name) for name in SHARDS}), within_s)
 
-        def put_and_look() -> bool:
-            for each in self.fleets.values():
-                each.app.put()
-            return until()
-
-        return wait_until(put_and_look, lambda: str({name: self.pages(name) for name in SHARDS}), within_s)
+    def _put(self) -> None:
+        for each in self.fleets.values():
+            each.app.put()
 
     def lasts(self, holds: Callable[[], bool], for_s: float) -> None:
         """Records come for so long, and this holds all the time."""
