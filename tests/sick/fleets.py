@@ -9,9 +9,11 @@ from typing import Final
 from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.errors import AccessDenied, AwsError, Throttled
 from tests.sick.network import Refusal
-from tests.sick.sickness import Sickness
+from tests.sick.sickness import Sickness, nothing
 from tests.sick.stage import Stage, kill
+from tests.simulator.faults.behaviour import Behaviour
 from tests.simulator.faults.life import Service
+from tests.simulator.loop import current_loop
 from tests.simulator.plans.plan import Plan
 
 PLAIN: Final = Plan(shards=4, records_per_s=0.0, events=(), calm_at_s=0.0, ends_at_s=0.0)
@@ -95,6 +97,36 @@ async def _repair(stage: Stage) -> None:
     for row in stage.leases_rows():
         if row["leaseCounter"] == "many":
             await stage.leases.put({**row, "leaseCounter": 1000})
+
+
+class _BackedUp(Stage):
+    """Its lease table is backed up in its first minutes."""
+
+    async def begin(self) -> None:
+        """As others do."""
+        await super().begin()
+        current_loop().after(60.0, self._back_up)
+
+    def _back_up(self) -> None:
+        self.backup = self.leases_rows()
+
+    async def restore(self) -> None:
+        """The rows of the backup, as they were."""
+        for row in self.backup:
+            await self.leases.put(row)
+
+
+async def _restore_backup(stage: Stage) -> None:
+    """What comes again is more than is done between two looks."""
+    assert isinstance(stage, _BackedUp)
+    stage.children.behaviour = Behaviour(process_s=(20.0, 30.0))
+    await stage.restore()
+
+
+async def _restore_backup_of_stopped(stage: Stage) -> None:
+    kill(stage.living)
+    await _restore_backup(stage)
+    _start_two(stage)
 
 
 def refuses(*refusals: Refusal) -> partial[None]:
@@ -248,6 +280,30 @@ FLEETS: Final = (
         words=(("watch", "the tables cannot be read: .*does not exist"), ("log", "does not exist")),
         do="Restore the table from a backup (point-in-time recovery), or start anew: checkpoints are lost.",
         ends_within_s=240.0,
+    ),
+    Sickness(
+        name="the lease table is restored from a backup",
+        broken="Somebody has restored the lease table under a running fleet: what came after the backup comes again.",
+        stage=_BackedUp,
+        breaks=_restore_backup,
+        heals=nothing,
+        begins_s=1200.0,
+        alert="KclCheckpointsWentBack",
+        words=(("watch", "checkpoints went back .*0"),),
+        do="Nothing, if it was meant. Else see who did it; `kcl-daemon leases skip` moves checkpoints on.",
+        ends_within_s=420.0,
+    ),
+    Sickness(
+        name="the lease table of a stopped fleet is restored",
+        broken="The lease table was restored while no worker ran: what came after the backup comes again.",
+        stage=_BackedUp,
+        breaks=_restore_backup_of_stopped,
+        heals=nothing,
+        begins_s=1200.0,
+        alert="KclCheckpointsWentBack",
+        words=(("watch", "checkpoints went back .*0"),),
+        do="Nothing, if it was meant. Else see who did it; `kcl-daemon leases skip` moves checkpoints on.",
+        ends_within_s=420.0,
     ),
     Sickness(
         name="the row of a lease cannot be read",

@@ -291,6 +291,17 @@ RECORDS: Final = (
         do="See the error: permissions, network, free space, size limits. It goes on by itself.",
     ),
     Sickness(
+        name="the letter of a poison record cannot be stored",
+        broken="A poison record is found, and `deadLetterDestination` takes no letter: the shard waits at it.",
+        stage=of_plan(replace(PLAIN, failures=DEAD_LETTERS, letters_away_s=((180.0, 780.0),))),
+        breaks=_poison,
+        heals=_behave,
+        alert="KclShardStalled",
+        also=_SLOW | {"KclRecordsPutAside"},
+        words=(("page", "dead letters for .*file:dead.jsonl"), ("log", "dead_letter_not_stored")),
+        do="See the error: permissions, network, free space, size limits. It goes on by itself; correct the program.",
+    ),
+    Sickness(
         name="children say the wrong thing",
         broken="Each child answers another action than it was given.",
         breaks=misbehave(Mischief.WRONG_STATUS),

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from kcl_daemon.coverage import UnreadShard, is_lasting, unread_lines
 from kcl_daemon.metrics.metric import Shown, StatusTable, Table, words
+from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.progress.watchdog import ShardState, state_of
 from kcl_daemon.telemetry.shards import FIGURES, LANES, LanedShard, LaneView, ShardView
 from kcl_daemon.telemetry.snapshot import LeaseView, MoveView, Snapshot, WorkerView
@@ -261,9 +262,7 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
     stalled = [shard for shard in snapshot.shards if shard.stalled and not shard.is_failing]
     yield from _grouped(failing, lambda shard: shard.last_error, ("is failing", "are failing"), failure_of)
     does = ("makes no progress", "make no progress")
-    yield from _grouped(
-        stalled, lambda shard: (shard.cause, shard.detail), does, lambda shard: shard.waits_for
-    )
+    yield from _grouped(stalled, lambda each: (each.cause, each.detail), does, lambda each: each.waits_for)
 
 
 def _read_by_nobody(snapshot: Snapshot, *, is_reason: bool) -> Iterator[str]:
@@ -326,11 +325,12 @@ def _grouped(
 def failure_of(shard: ShardView) -> str:
     next_try = "" if shard.next_try_s is None else f", next try in {about(shard.next_try_s)}"
     said = f" ({shard.stderr_tail[-1]})" if shard.stderr_tail else ""
-    return f"{shard.failures} in a row{next_try}: {shard.last_error}{said}"
+    letters = f"; {shard.waits_for}" if shard.cause is WaitReason.LETTERS else ""
+    return f"{shard.failures} in a row{next_try}: {shard.last_error}{said}{letters}"
 
 
 def in_words(snapshot: Snapshot, states: Counter[DisplayState]) -> str:
-    """For screen readers: without figures that change all the time."""
+    """For screen readers: without figures that change."""
     held = held_text(snapshot)
     shards = "1 shard" if held == "1" else f"{held} shards"
     trouble = "".join(

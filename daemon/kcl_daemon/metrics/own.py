@@ -36,6 +36,7 @@ _F: Final = families(
     gauge watch_oldest_unread_seconds: By `kcl-daemon watch`: how far behind the tip the checkpoint is that is furthest behind; absent: of no shard it is known.
     gauge watch_unknown_ages: By `kcl-daemon watch`: shards whose oldest unread record has no known age, such as those without a checkpoint.
     gauge watch_still_seconds: By `kcl-daemon watch`: the longest time without a new checkpoint of a shard that has records to read.
+    gauge watch_went_back: By `kcl-daemon watch`: shards whose checkpoint went back within 15 minutes.
     gauge watch_workers_wanted: By `kcl-daemon watch`: workers that the application wants, as its leader said last.
     gauge watch_look_age_seconds: By `kcl-daemon watch`: time since the tables were last read, or since it began; the other figures are of then.
     gauge watch_look_failed: By `kcl-daemon watch`: whether something could not be looked at: 1 or 0.
@@ -112,6 +113,7 @@ WATCH_WORKERS: Final = _watched("Workers", "watch_workers")
 OLDEST_UNREAD: Final = _watched("OldestUnread", "watch_oldest_unread_seconds")
 WATCH_UNKNOWN: Final = _watched("UnknownAges", "watch_unknown_ages")
 WATCH_STILL: Final = _watched("WithoutCheckpoint", "watch_still_seconds")
+WATCH_BACK: Final = _watched("WentBack", "watch_went_back")
 WATCH_WANTED: Final = _watched("WorkersWanted", "watch_workers_wanted")
 WATCH_AGE: Final = _watched("LookAge", "watch_look_age_seconds")
 WATCH_LOOK_FAILED: Final = _watched("LookFailed", "watch_look_failed")
@@ -124,9 +126,7 @@ CHILDREN_STARTED: Final = _own("children_started")
 CHILDREN_FAILED: Final = _own("children_failed")
 CRASHES: Final = _own("consumer_crashes")
 VIOLATIONS: Final = {
-    each: Metric(
-        "", "", MetricUnit.COUNT, fixed=(("invariant", each.value),), family=_F["invariant_violations"]
-    )
+    each: Metric("", "", fixed=(("invariant", each.value),), family=_F["invariant_violations"])
     for each in Invariant
 }
 REFUSED: Final = _own("checkpoints_refused")

@@ -69,6 +69,7 @@ def watch_json(seen: Watched, after_s: float) -> dict[str, object]:
         "oldestUnreadLease": None if oldest is None else oldest[0],
         "unknownAges": seen.unknown_lags,
         "withoutCheckpointSeconds": seen.still_s,
+        "wentBack": seen.went_back,
         "capacity": None if seen.capacity is None else capacity_json(seen.capacity, seen.now_ms),
     }
 
@@ -86,8 +87,9 @@ def watch_lines(seen: Watched) -> Iterator[str]:
     elif shards:
         sure = "" if seen.settled else "; not watched for long enough to know who renews"
         yield f"{'the only open shard is' if shards == 1 else f'all {shards} open shards are'} read; {workers} live{sure}"
-    oldest = seen.oldest
-    if oldest is not None:
+    if back := seen.went_back:
+        yield f"checkpoints went back in the last 15 min: {short_shards(back)}: restored or reset; records come again"
+    if oldest := seen.oldest:
         yield f"oldest unread record: {about(oldest[1])} old, in {short_shards([oldest[0]])}"
     if seen.unknown_lags:
         yield f"age of unread records not known: {counted(seen.unknown_lags, 'shard')}"
@@ -113,6 +115,7 @@ class WatchFigures:
         self._of_unread.take(seen.unread)
         add(own.WATCH_SHARDS, len(seen.log.covered))
         add(own.WATCH_UNKNOWN, seen.unknown_lags)
+        add(own.WATCH_BACK, len(seen.went_back))
         if seen.workers is not None:
             add(own.WATCH_WORKERS, seen.workers)
         if seen.oldest is not None:
@@ -138,8 +141,7 @@ class WatchSite:
         self.seen: Watched | None = None
 
     async def answer(self, request: AdminRequest) -> AdminResponse:
-        refusal = self._access.refusal(request)
-        return refusal if refusal is not None else await self._answer(request)
+        return self._access.refusal(request) or await self._answer(request)
 
     async def _answer(self, request: AdminRequest) -> AdminResponse:
         if request.path == "/livez":
@@ -183,8 +185,7 @@ class _Watch:
         """Prints it if something is different but times."""
         seen = await self.watcher.look()
         self._figures.take(seen)
-        unread = [(each.key, each.cause) for each in seen.unread]
-        news = unread, seen.troubles, seen.workers, seen.settled
+        news = [(each.key, each.cause) for each in seen.unread], seen.troubles, seen.workers, seen.settled
         if news != self._told:
             self._told = news
             self._print(seen, as_json=as_json)

@@ -31,15 +31,17 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 # Of the stream: shards, positions; each costs a call a shard or a stream.
 STREAM_EVERY_S: Final = 60.0
 _LISTED_AT_ONCE: Final = 10
+_BACK_S: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Of a lease: its checkpoint, and since when it stands there (monotonic); `lag`: of the last look into the stream."""
+    """Of a lease: its checkpoint, since when it stands there, and when it last went back; `lag`: of the last look into the stream."""
 
     checkpoint: ExtendedSequenceNumber
     since_s: float
     lag: LeaseLag
+    back_s: float = -inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +73,10 @@ class Watched:
 
     @property
     def oldest(self) -> tuple[LeaseKey, float] | None:
-        """The shard with the oldest unread record, and its age in seconds; None: of no shard it is known."""
-        known = [
-            (key, each.lag.millis / 1000)
-            for key, each in self.positions.items()
-            if each.lag.millis is not None
-        ]
-        return max(known, key=lambda each: each[1], default=None)
+        """The shard with the oldest unread record, and its age in seconds; None: unknown."""
+        known = [(at.lag.millis, key) for key, at in self.positions.items() if at.lag.millis is not None]
+        worst = max(known, default=None)
+        return worst and (worst[1], worst[0] / 1000)
 
     @property
     def unknown_lags(self) -> int:
@@ -85,13 +84,13 @@ class Watched:
 
     @property
     def still_s(self) -> float | None:
-        """The longest time without a checkpoint where records wait; None: of no shard it is known."""
-        waiting = [
-            self.now_s - each.since_s if each.lag.millis else 0.0
-            for each in self.positions.values()
-            if each.lag.millis is not None
-        ]
-        return max(waiting, default=None)
+        """The longest time without a checkpoint where records wait; None: unknown."""
+        known = [each for each in self.positions.values() if each.lag.millis is not None]
+        return max((self.now_s - each.since_s if each.lag.millis else 0.0 for each in known), default=None)
+
+    @property
+    def went_back(self) -> list[LeaseKey]:
+        return [key for key, each in self.positions.items() if self.now_s - each.back_s < _BACK_S]
 
     def reasons(self, after_s: float) -> tuple[str, ...]:
         """Why it is not well, in words; `after_s`: how long a shard may be unread."""
@@ -219,16 +218,16 @@ class Watcher:
                 troubles.append(f"the age of records is not known: {error}")
                 measured = {each.lease_key: LeaseLag(None, str(error)) for each in leases}
         return {
-            each.lease_key: _position(each, before.get(each.lease_key), measured, now_s) for each in leases
+            (key := one.lease_key): _position(one, before.get(key), measured.get(key), now_s)
+            for one in leases
         }
 
 
-def _position(
-    lease: Lease, before: Position | None, measured: Mapping[LeaseKey, LeaseLag], now_s: float
-) -> Position:
-    lag = measured.get(lease.lease_key) or (before.lag if before else LeaseLag(None, "not looked at yet"))
-    is_still = before is not None and before.checkpoint == lease.checkpoint
-    return Position(lease.checkpoint, before.since_s if before and is_still else now_s, lag)
+def _position(lease: Lease, before: Position | None, lag: LeaseLag | None, now_s: float) -> Position:
+    before = before or Position(lease.checkpoint, now_s, LeaseLag(None, "not looked at yet"))
+    since_s = before.since_s if before.checkpoint == lease.checkpoint else now_s
+    back_s = now_s if lease.checkpoint < before.checkpoint else before.back_s
+    return Position(lease.checkpoint, since_s, lag or before.lag, back_s)
 
 
 @dataclass(frozen=True, slots=True)
