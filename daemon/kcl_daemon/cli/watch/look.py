@@ -75,7 +75,7 @@ class Watched:
     def oldest(self) -> tuple[LeaseKey, float] | None:
         """The shard with the oldest unread record, and its age in seconds; None: unknown."""
         known = [(at.lag.millis, key) for key, at in self.positions.items() if at.lag.millis is not None]
-        worst = max(known, default=None)
+        worst = max(known, key=lambda each: each[0], default=None)
         return worst and (worst[1], worst[0] / 1000)
 
     @property
