@@ -11,6 +11,7 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.faults.ports import RowWrite
 from tests.simulator.loop import now
 from tests.simulator.rules.deliveries import Deliveries, Incarnation
+from tests.simulator.rules.landing import Landing, Segment
 from tests.simulator.rules.rejects import RejectRules
 from tests.simulator.rules.truth import Position, Truth
 from tests.simulator.soak.account import NoRows
@@ -23,6 +24,13 @@ class _AnyRejects(RejectRules):
 
     def asked(self, shard_id: str, position: Position) -> None:
         """Any may be."""
+
+
+class AnyLanding(Landing):
+    """Its segments are not compared with the stream."""
+
+    def _written(self, path: str, segment: Segment) -> None:
+        pass
 
 
 class Account(Deliveries):
@@ -44,6 +52,10 @@ class Account(Deliveries):
 
     def initialized(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
         """It was told where it starts."""
+        child.reported = position
+
+    def begins_at(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
+        """Its log ends there."""
         child.reported = position
 
     def reads_latest(self, worker_id: str, shard_id: str) -> None:

@@ -12,13 +12,14 @@ from kcl_daemon.fleet.hold_watch import tell_holds, with_holds
 from kcl_daemon.leases.holds import Hold
 from tests.sick.fleets import PLAIN, answers, denied, refuses, throttled
 from tests.sick.network import Refusal
-from tests.sick.sickness import Sickness
+from tests.sick.sickness import Sickness, nothing
 from tests.sick.stage import Stage, kill
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.faults.behaviour import Behaviour, Mischief, When
 from tests.simulator.faults.life import Service
 from tests.simulator.fleet.stream import STREAM_NAME
 from tests.simulator.plans.plan import Plan
+from tests.simulator.rules.landing import LandingPlan
 from tests.simulator.scenarios.poison import DEAD_LETTERS
 
 _SLOW: Final = frozenset(
@@ -300,6 +301,17 @@ RECORDS: Final = (
         also=_SLOW | {"KclRecordsPutAside"},
         words=(("page", "dead letters for .*file:dead.jsonl"), ("log", "dead_letter_not_stored")),
         do="See the error: permissions, network, free space, size limits. It goes on by itself; correct the program.",
+    ),
+    Sickness(
+        name="the landing store is full",
+        broken="The store of the landing log takes nothing more, and nobody says so: the lander hangs at it.",
+        stage=of_plan(replace(PLAIN, landing=LandingPlan(full_s=((180.0, 1680.0),)))),
+        breaks=nothing,
+        heals=nothing,
+        alert="KclNothingCheckpointed",
+        lasts_s=1500.0,
+        words=(("watch", "oldest unread record"),),
+        do="`landing_store_waits` in the log has the error: make room (`kcl-daemon landing expire`), permissions, network.",
     ),
     Sickness(
         name="children say the wrong thing",

@@ -28,7 +28,7 @@ from kcl_daemon.ports import Kinesis, Table, Tables
 from kcl_daemon.telemetry.prometheus import PrometheusExposition
 from kcl_daemon.telemetry.snapshot import Snapshot, Snapshots
 from kcl_local.kinesis.model import KinesisModel
-from tests.sick.account import Account
+from tests.sick.account import Account, AnyLanding
 from tests.sick.network import WATCHER, Refusal, Refusals, SickNetwork
 from tests.sick.promql import Store, Vector, samples
 from tests.sick.rules import metrics
@@ -45,6 +45,7 @@ from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.simulator.memory.table import MemoryTable
 from tests.simulator.plans.plan import Plan
+from tests.simulator.rules.truth import Truth
 from tests.simulator.trace import Trace
 
 JOB: Final = "orders"
@@ -183,6 +184,8 @@ class Stage:
         )
         self.trace = HeardTrace()
         self.account = Account(self.trace)
+        if self.plan.landing is not None:
+            self.children.landing = AnyLanding(self.plan.landing, Truth(), self.trace)
         self.fleet = WatchedFleet(
             self.network,
             tables=self.tables,
