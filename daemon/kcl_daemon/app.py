@@ -389,13 +389,12 @@ class Application:
 
     @cached_property
     def _monitor(self) -> FleetMonitor:
-        max_depth = self._settings.shards.waiting_generations_most
         return FleetMonitor(
             self._context,
             tables=self._tables,
-            max_leases_for_worker=self._settings.leases.max_leases_for_worker,
+            limits=self._settings.lease_limits,
             malformed=self._malformed,
-            prioritize=list if max_depth is None else partial(parents_first, max_depth=max_depth),
+            prioritize=partial(parents_first, max_depth=self._settings.shards.waiting_generations_most),
         )
 
     @cached_property
@@ -547,14 +546,13 @@ class Application:
 
     @cached_property
     def _predecessors(self) -> Predecessors:
-        renewer, most = self._renewer, self._settings.leases.max_leases_for_worker
         return Predecessors(
             self._context,
             folder=self._adapters.state_folder,
             tables=self._tables,
             mine=self._incarnation,
             elector=self._elector,
-            room=lambda: most - len(renewer.held),
+            held=lambda: self._monitor.limits.of(self._context.worker_id, *self._renewer.leases),
             on_taken=self._discovery.take_assigned,
             on_same_id=self._discovery.wake,
         )

@@ -11,7 +11,7 @@ from math import inf
 from statistics import fmean
 from typing import Final, TypeAlias
 
-from kcl_daemon.assignment.plan import Fleet
+from kcl_daemon.assignment.plan import Fleet, LeaseLimits, WorkerLeases
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.worker_row import (
     CPU,
@@ -34,21 +34,19 @@ _TITLES: Final = {CPU: "cpu", MEMORY: "memory", NETWORK_IN: "network in", NETWOR
 
 
 @dataclass(slots=True)
-class WorkerLoad:
+class WorkerLoad(WorkerLeases):
     """By metric. Moves change the values.
 
     Args:
         values, shares, ceilings: percent; the fair share is above 0.
         costs: percentage points per unit of lease weight.
-        leases: with those on their way; so are `weight` and `throughput_kbps`.
+        weight, throughput_kbps: with leases on their way.
     """
 
-    worker_id: WorkerId
     values: dict[MetricName, float]
     shares: dict[MetricName, float]
     ceilings: dict[MetricName, float]
     costs: dict[MetricName, float]
-    leases: int = 0
     weight: float = 0.0
     throughput_kbps: float = 0.0
 
@@ -74,21 +72,21 @@ class WorkerLoad:
         name = self.leading
         return self.values[name] - self.shares[name]
 
-    def count(self, weight: float, throughput_kbps: float, leases: int = 1) -> None:
-        self.leases += leases
-        self.weight += weight
-        self.throughput_kbps += throughput_kbps
+    def hold(self, lease: Lease, weight: float, throughput_kbps: float, by: int = 1) -> None:
+        self.count(lease, by=by)
+        self.weight += by * weight
+        self.throughput_kbps += by * throughput_kbps
 
     def shift(self, weight: float) -> None:
         for name, cost in self.costs.items():
             self.values[name] = max(0.0, self.values[name] + cost * weight)
 
-    def add(self, weight: float, throughput_kbps: float) -> None:
-        self.count(weight, throughput_kbps)
+    def add(self, lease: Lease, weight: float, throughput_kbps: float) -> None:
+        self.hold(lease, weight, throughput_kbps)
         self.shift(weight)
 
-    def drop(self, weight: float, throughput_kbps: float) -> None:
-        self.count(-weight, -throughput_kbps, leases=-1)
+    def drop(self, lease: Lease, weight: float, throughput_kbps: float) -> None:
+        self.hold(lease, weight, throughput_kbps, by=-1)
         self.shift(-weight)
 
     def describe(self, name: MetricName) -> str:
@@ -173,6 +171,7 @@ def measure_fleet(fleet: Fleet, *, alpha: float) -> FleetLoad:
             fleet.stats.get(worker, WorkerRow(worker, 0)),
             each,
             speaking,
+            limits=fleet.limits,
             fleet_costs=costs,
             weight=reading[worker],
             target_weight=target_weight,
@@ -260,6 +259,7 @@ def _load(
     figures: Mapping[MetricName, float],
     speaking: Mapping[MetricName, float],
     *,
+    limits: LeaseLimits,
     fleet_costs: Mapping[MetricName, float],
     weight: float,
     target_weight: float,
@@ -273,6 +273,7 @@ def _load(
             shares={THROUGHPUT: 100.0},
             ceilings={THROUGHPUT: inf},
             costs={THROUGHPUT: percent},
+            limits=limits,
         )
     ceilings = {name: float(row.operating_ranges.get(name, OPERATING_RANGE_DEFAULT)) for name in used}
     costs = dict(fleet_costs)
@@ -286,6 +287,7 @@ def _load(
         shares={name: min(speaking[name], ceilings[name]) for name in used},
         ceilings=ceilings,
         costs={name: costs[name] for name in used},
+        limits=limits,
     )
 
 
@@ -302,7 +304,7 @@ def _count_leases(
         if future is None:
             waiting.append(lease)
         elif future in loads:
-            loads[future].count(weight, scale.kbps(lease))
+            loads[future].hold(lease, weight, scale.kbps(lease))
             if now != future:
                 loads[future].shift(weight)
     return tuple(waiting)
@@ -328,11 +330,9 @@ class BalanceOptions:
     def threshold(self) -> float:
         return self.rebalance_threshold_percentage / 100
 
-    def has_room(self, load: WorkerLoad, max_leases: int) -> bool:
-        return load.leases < max_leases and load.throughput_kbps <= self.max_throughput_per_host_kbps
+    def is_full(self, load: WorkerLoad) -> bool:
+        return load.is_full or load.throughput_kbps > self.max_throughput_per_host_kbps
 
-    def has_room_for(self, load: WorkerLoad, max_leases: int, throughput_kbps: float) -> bool:
-        return (
-            load.leases < max_leases
-            and load.throughput_kbps + throughput_kbps <= self.max_throughput_per_host_kbps
-        )
+    def has_room_for(self, load: WorkerLoad, lease: Lease, throughput_kbps: float) -> bool:
+        after_kbps = load.throughput_kbps + throughput_kbps
+        return load.has_room(lease) and after_kbps <= self.max_throughput_per_host_kbps

@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from heapq import heapify, heappop, heappush, heapreplace
-from typing import Protocol
+from heapq import heapify, heappop, heappush
+from typing import Protocol, TypeAlias, TypeVar
 
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.worker_row import WorkerRow
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLimits:
+    for_worker: int = 2**31 - 1
+
+    def of(self, worker_id: WorkerId, *leases: Lease) -> WorkerLeases:
+        return WorkerLeases(worker_id, limits=self, leases=len(leases))
+
+    def has_room(self, worker: WorkerLeases, *leases: Lease) -> bool:
+        return worker.leases + len(leases) <= self.for_worker
+
+
+@dataclass(slots=True)
+class WorkerLeases:
+    """With those on their way."""
+
+    worker_id: WorkerId
+    limits: LeaseLimits = field(kw_only=True)
+    leases: int = field(default=0, kw_only=True)
+
+    @property
+    def is_full(self) -> bool:
+        return self.leases >= self.limits.for_worker
+
+    def has_room(self, *leases: Lease) -> bool:
+        return self.limits.has_room(self, *leases)
+
+    def count(self, *leases: Lease, by: int = 1) -> None:
+        self.leases += by * len(leases)
+
+
+_Worker = TypeVar("_Worker", bound=WorkerLeases)
+Queued: TypeAlias = tuple[float, int, WorkerId, _Worker]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +63,7 @@ class Fleet:
     abandoned: frozenset[LeaseKey]
     overdue: frozenset[LeaseKey]
     workers: frozenset[WorkerId]
-    max_leases_for_worker: int
+    limits: LeaseLimits
     stats: Mapping[WorkerId, WorkerRow] = field(default_factory=dict[WorkerId, WorkerRow])
     ages_s: Mapping[LeaseKey, float] = field(default_factory=dict[LeaseKey, float])
     unclaimed: frozenset[LeaseKey] = frozenset()
@@ -127,86 +161,101 @@ def handoffs_on_shutdown(fleet: Fleet, leaving_worker: WorkerId, place: Strategy
 
 def by_lease_count(fleet: Fleet) -> AssignmentPlan:
     unfinished = fleet.unfinished
-    counts = dict.fromkeys(sorted(fleet.workers), 0)
-    if not counts:
+    workers = {worker: fleet.limits.of(worker) for worker in fleet.workers}
+    if not workers:
         return AssignmentPlan(unplaced=tuple(lease.lease_key for lease in unfinished if fleet.is_free(lease)))
     waiting: list[Lease] = []
     for lease in unfinished:
         future = fleet.future_owner(lease)
         if future is None:
             waiting.append(lease)
-        elif future in counts:
-            counts[future] += 1
-    moves, unplaced = _place(waiting, fleet, counts)
+        elif future in workers:
+            workers[future].count(lease)
+    moves, unplaced = place_all(
+        sorted(waiting, key=lambda lease: lease.lease_key),
+        workers.values(),
+        fleet,
+        order=_by_count,
+        give=WorkerLeases.count,
+    )
     if not moves and not unplaced:
-        moves = _even_out(unfinished, fleet, counts)
+        moves = _even_out(unfinished, fleet, workers)
+    counts = {name: workers[name].leases for name in sorted(workers)}
     return AssignmentPlan(tuple(moves), tuple(unplaced), counts)
 
 
-def _place(
-    waiting: list[Lease], fleet: Fleet, counts: dict[WorkerId, int]
+def _by_count(worker: WorkerLeases) -> Queued[WorkerLeases] | None:
+    return None if worker.is_full else (worker.leases, worker.leases, worker.worker_id, worker)
+
+
+def place_all(
+    waiting: Iterable[Lease],
+    workers: Iterable[_Worker],
+    fleet: Fleet,
+    *,
+    order: Callable[[_Worker], Queued[_Worker] | None],
+    give: Callable[[_Worker, Lease], None],
 ) -> tuple[list[LeaseMove], list[LeaseKey]]:
+    """`order`: None if full."""
     moves: list[LeaseMove] = []
     unplaced: list[LeaseKey] = []
-    fewest = [(count, worker) for worker, count in counts.items()]
-    heapify(fewest)
-    for lease in sorted(waiting, key=lambda lease: lease.lease_key):
-        avoided = _avoided(fleet.avoided_worker(lease), fewest, fleet.max_leases_for_worker)
-        count, to = fewest[0]
-        if count >= fleet.max_leases_for_worker:
+    queue = [*filter(None, map(order, workers))]
+    heapify(queue)
+    for lease in waiting:
+        to = _first_with_room(queue, lease, fleet.avoided_worker(lease))
+        if to is None:
             unplaced.append(lease.lease_key)
             continue
-        counts[to] = count + 1
-        heapreplace(fewest, (count + 1, to))
-        moves.append(move_to_worker(lease, to, fleet))
-        if avoided is not None:
-            heappush(fewest, avoided)
+        give(to, lease)
+        if (place := order(to)) is not None:
+            heappush(queue, place)
+        moves.append(move_to_worker(lease, to.worker_id, fleet))
     return moves, unplaced
 
 
-def _avoided(
-    avoided_worker: WorkerId | None, fewest: list[tuple[int, WorkerId]], max_leases: int
-) -> tuple[int, WorkerId] | None:
-    """Push it back afterwards."""
-    if len(fewest) < 2 or fewest[0][1] != avoided_worker:
-        return None
-    first = heappop(fewest)
-    if fewest[0][0] < max_leases:
-        return first
-    heappush(fewest, first)
-    return None
+def _first_with_room(
+    queue: list[Queued[_Worker]], lease: Lease, avoided_worker: WorkerId | None = None
+) -> _Worker | None:
+    """It leaves the queue."""
+    passed: list[Queued[_Worker]] = []
+    fitting: list[Queued[_Worker]] = []
+    while queue and (not fitting or fitting[-1][2] == avoided_worker):
+        entry = heappop(queue)
+        (fitting if entry[3].has_room(lease) else passed).append(entry)
+    to = fitting.pop()[3] if fitting else None
+    for entry in passed + fitting:
+        heappush(queue, entry)
+    return to
 
 
-def _even_out(unfinished: list[Lease], fleet: Fleet, counts: dict[WorkerId, int]) -> list[LeaseMove]:
-    movable: dict[WorkerId, list[Lease]] = {worker: [] for worker in counts}
+def _even_out(
+    unfinished: list[Lease], fleet: Fleet, workers: Mapping[WorkerId, WorkerLeases]
+) -> list[LeaseMove]:
+    movable: dict[WorkerId, list[Lease]] = {worker: [] for worker in workers}
     for lease in sorted(unfinished, key=lambda lease: lease.lease_key, reverse=True):
         owner = lease.lease_owner
         in_motion = lease.checkpoint_owner is not None or lease.lease_key in fleet.unclaimed
         if owner is not None and owner in movable and not in_motion:
             movable[owner].append(lease)
-    ranks = {worker: rank for rank, worker in enumerate(sorted(counts))}
-    fewest = [(count, worker) for worker, count in counts.items()]
-    most = [(-counts[worker], -ranks[worker], worker) for worker, leases in movable.items() if leases]
+    fewest = [*filter(None, map(_by_count, workers.values()))]
+    most = [(-workers[who].leases, -rank, who) for rank, who in enumerate(sorted(workers)) if movable[who]]
     heapify(fewest)
     heapify(most)
     moves: list[LeaseMove] = []
     # Only workers that differ by two or more exchange a lease, so no donor becomes a receiver.
-    while most:
-        least, to = fewest[0]
+    while most and fewest:
         negated, rank, donor = heappop(most)
-        if -negated - least < 2 or least >= fleet.max_leases_for_worker:
+        if -negated - fewest[0][0] < 2:
             break
         lease = movable[donor].pop()
-        moves.append(
-            LeaseMove(
-                lease,
-                to,
-                f"{lease.lease_key}: {donor} -> {to}, leases {-negated} -> {least}",
-                MoveKind.HANDOFF,
-            )
-        )
-        counts[donor], counts[to] = -negated - 1, least + 1
-        heapreplace(fewest, (least + 1, to))
+        if (to := _first_with_room(fewest, lease)) is not None:
+            if -negated - to.leases >= 2:
+                reason = f"{lease.lease_key}: {donor} -> {to.worker_id}, leases {-negated} -> {to.leases}"
+                moves.append(LeaseMove(lease, to.worker_id, reason, MoveKind.HANDOFF))
+                workers[donor].count(lease, by=-1)
+                to.count(lease)
+            if (place := _by_count(to)) is not None:
+                heappush(fewest, place)
         if movable[donor]:
-            heappush(most, (negated + 1, rank, donor))
+            heappush(most, (-workers[donor].leases, rank, donor))
     return moves

@@ -23,7 +23,7 @@ from math import inf
 from typing import Final, TypeAlias
 
 from kcl_daemon.assignment.load import BalanceOptions, FleetLoad, WorkerLoad, measure_fleet, metric_title
-from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove, MoveKind, Strategy, move_to_worker
+from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove, MoveKind, Queued, Strategy, place_all
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.worker_row import THROUGHPUT
 
@@ -35,8 +35,7 @@ _MAX_CANDIDATES: Final = 8
 # Within the threshold a worker helps only if it is above its share by this part of it.
 _HELPING: Final = 0.5
 
-_Room: TypeAlias = tuple[float, int, WorkerId, WorkerLoad]
-_Queue: TypeAlias = list[_Room]
+_Queue: TypeAlias = list[Queued[WorkerLoad]]
 
 
 @dataclass(slots=True)
@@ -69,8 +68,7 @@ def fill_empty_workers(
         if index is None:
             heappop(donors)
             continue
-        kbps = state.scale.kbps(giver.leases[index])
-        if not options.has_room_for(to, fleet.max_leases_for_worker, kbps):
+        if not options.has_room_for(to, giver.leases[index], state.scale.kbps(giver.leases[index])):
             heappop(takers)
             continue
         moves.append(_move(state, giver, index, to, "it reads nothing yet, "))
@@ -110,7 +108,7 @@ def even_out(
     heapify(receivers)
     moves: list[LeaseMove] = []
     for giver in sorted(givers, key=lambda giver: (-_too_much(giver.load), giver.load.worker_id)):
-        moves += _relieve(giver, receivers, state, fleet, options)
+        moves += _relieve(giver, receivers, state, options)
     return moves
 
 
@@ -122,18 +120,14 @@ def level_lease_counts(
     moves: list[LeaseMove] = []
     for sharing in state.hosts:
         while (
-            move := _levelling(state, fleet, options, givers, [state.loads[each] for each in sharing])
+            move := _levelling(state, options, givers, [state.loads[each] for each in sharing])
         ) is not None:
             moves.append(move)
     return moves
 
 
 def _levelling(
-    state: FleetLoad,
-    fleet: Fleet,
-    options: BalanceOptions,
-    givers: dict[WorkerId, _Donor],
-    loads: list[WorkerLoad],
+    state: FleetLoad, options: BalanceOptions, givers: dict[WorkerId, _Donor], loads: list[WorkerLoad]
 ) -> LeaseMove | None:
     to = min(loads, key=lambda load: (load.leases, load.weight, load.worker_id))
     donor = max(loads, key=lambda load: (load.leases, load.weight, load.worker_id))
@@ -143,16 +137,13 @@ def _levelling(
     index = bisect_right(giver.weights, donor.weight - to.weight) - 1
     if index < 0:
         return None
-    kbps = state.scale.kbps(giver.leases[index])
-    if not options.has_room_for(to, fleet.max_leases_for_worker, kbps):
+    if not options.has_room_for(to, giver.leases[index], state.scale.kbps(giver.leases[index])):
         return None
     change = f"they share a host, leases {donor.leases} -> {to.leases}"
     return _moved(state, giver, index, to, change)
 
 
-def _relieve(
-    giver: _Donor, receivers: _Queue, state: FleetLoad, fleet: Fleet, options: BalanceOptions
-) -> list[LeaseMove]:
+def _relieve(giver: _Donor, receivers: _Queue, state: FleetLoad, options: BalanceOptions) -> list[LeaseMove]:
     moves: list[LeaseMove] = []
     excess = _too_much(giver.load)
     budget = excess * options.dampening_percentage / 100
@@ -167,10 +158,10 @@ def _relieve(
     asked: _Queue = []
     while index >= 0 and len(giver.leases) > 1 and receivers and receivers[0][0] < below:
         to = receivers[0][3]
-        weight, kbps = giver.weights[index], state.scale.kbps(giver.leases[index])
+        lease, weight = giver.leases[index], giver.weights[index]
         after = to.relative_with(weight)
         limit = min(ceiling, giver.load.relative - options.threshold / 2)
-        if after <= limit and options.has_room_for(to, fleet.max_leases_for_worker, kbps):
+        if after <= limit and options.has_room_for(to, lease, state.scale.kbps(lease)):
             moves.append(_move(state, giver, index, to, ""))
             budget -= weight
             heapreplace(receivers, _queued(to, to.relative))
@@ -239,12 +230,12 @@ def _moved(state: FleetLoad, giver: _Donor, index: int, to: WorkerLoad, change: 
     lease, weight, donor = giver.leases.pop(index), giver.weights.pop(index), giver.load
     reason = f"{lease.lease_key}: {donor.worker_id} -> {to.worker_id}, {change}"
     kbps = state.scale.kbps(lease)
-    donor.drop(weight, kbps)
-    to.add(weight, kbps)
+    donor.drop(lease, weight, kbps)
+    to.add(lease, weight, kbps)
     return LeaseMove(lease, to.worker_id, reason, MoveKind.HANDOFF)
 
 
-def _queued(load: WorkerLoad, key: float) -> _Room:
+def _queued(load: WorkerLoad, key: float) -> Queued[WorkerLoad]:
     return key, load.leases, load.worker_id, load
 
 
@@ -267,40 +258,14 @@ def by_utilization(options: BalanceOptions) -> Strategy:
 
 
 def _place(state: FleetLoad, fleet: Fleet, options: BalanceOptions) -> tuple[list[LeaseMove], list[LeaseKey]]:
-    moves: list[LeaseMove] = []
-    unplaced: list[LeaseKey] = []
-    best = [_queued(load, load.relative) for load in state.loads.values()]
-    heapify(best)
-    for lease in sorted(state.waiting, key=lambda lease: _urgency(lease, fleet)):
-        _drop_full(best, fleet, options)
-        if not best:
-            unplaced.append(lease.lease_key)
-            continue
-        avoided = _avoided(lease, best, fleet, options)
-        to = best[0][3]
-        to.add(state.scale.weight(lease), state.scale.kbps(lease))
-        heapreplace(best, _queued(to, to.relative))
-        if avoided is not None:
-            heappush(best, avoided)
-        if not _stays(lease, to.worker_id):
-            moves.append(move_to_worker(lease, to.worker_id, fleet))
-    return moves, unplaced
-
-
-def _drop_full(best: _Queue, fleet: Fleet, options: BalanceOptions) -> None:
-    while best and not options.has_room(best[0][3], fleet.max_leases_for_worker):
-        heappop(best)
-
-
-def _avoided(lease: Lease, best: _Queue, fleet: Fleet, options: BalanceOptions) -> _Room | None:
-    if best[0][2] != fleet.avoided_worker(lease):
-        return None
-    first = heappop(best)
-    _drop_full(best, fleet, options)
-    if best:
-        return first
-    heappush(best, first)
-    return None
+    moves, unplaced = place_all(
+        sorted(state.waiting, key=lambda lease: _urgency(lease, fleet)),
+        state.loads.values(),
+        fleet,
+        order=lambda load: None if options.is_full(load) else _queued(load, load.relative),
+        give=lambda load, lease: load.add(lease, state.scale.weight(lease), state.scale.kbps(lease)),
+    )
+    return [move for move in moves if not _stays(move.lease, move.to)], unplaced
 
 
 def _urgency(lease: Lease, fleet: Fleet) -> tuple[bool, float, LeaseKey]:

@@ -36,7 +36,7 @@ class AwsCloudWatch:
 
     async def put(self, namespace: str, statistics: Sequence[Statistic]) -> None:
         request = {"Namespace": namespace, "MetricData": [datum(each) for each in statistics]}
-        await self._caller.call("PutMetricData", request, _ignore_answer, once=True)
+        await self._caller.call("PutMetricData", request, lambda _answer: None, once=True)
 
 
 class Dimension(msgspec.Struct, gc=False):
@@ -143,9 +143,6 @@ async def _is_local_endpoint(access: LazyAccess) -> bool:
 
 def _is_loopback_url(url: str) -> bool:
     return url.startswith("http://")
-
-
-def _ignore_answer(_answer: bytearray) -> None: ...
 
 
 def _service_client(endpoints: Endpoints) -> ServiceClient:

@@ -149,7 +149,7 @@ def observer(tables: Tables, settings: Settings, *, clock: Clock, log: Log) -> F
             log=log,
         ),
         tables=tables,
-        max_leases_for_worker=settings.leases.max_leases_for_worker,
+        limits=settings.lease_limits,
         malformed=MalformedRowLog(log),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from kcl_daemon.assignment.plan import LeaseLimits
 from kcl_daemon.config.balance import BalanceSettings, CapacitySettings, LeaseSettings, ShardSettings
 from kcl_daemon.config.changes import ChangesSettings
 from kcl_daemon.config.children import ChildSettings, ConcurrencySettings, FailureSettings
@@ -241,6 +242,10 @@ class Settings:
         if self.landing.uri is not None:
             return "landing"
         return None if self.spark.pipeline is None else "sparkPipeline"
+
+    @property
+    def lease_limits(self) -> LeaseLimits:
+        return LeaseLimits(self.leases.max_leases_for_worker)
 
     @property
     def lease_table(self) -> str:

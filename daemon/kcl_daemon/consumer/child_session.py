@@ -23,7 +23,7 @@ from kcl_daemon.consumer.lane import REFUSED_ADVICE, Lane, PositionRefused, Read
 from kcl_daemon.consumer.set_aside import Rejects, SetAside
 from kcl_daemon.errors import ChildBrokeProtocol, ChildError, ChildStartFailed, ChildTimedOut
 from kcl_daemon.fleet.lease_renewer import lease_labels
-from kcl_daemon.ports import Child, Clock, Log, StreamRef
+from kcl_daemon.ports import Child, Clock, Log
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.records.batch_text import BatchEncoder
 from kcl_daemon.retrieval.source import (
@@ -171,10 +171,6 @@ class ChildRun:
         lane = self._lane.child_lane
         return 0 if lane is None else lane.number
 
-    @property
-    def _stream_for_child(self) -> StreamRef | None:
-        return self._stream.ref if self._stream.ref.identity is not None else None
-
     async def _run(self, child: Child) -> ChildRunOutcome:
         clock, meters = self._parts.context.clock, self._parts.context.meters
         connection = ChildConnection(
@@ -300,7 +296,7 @@ class ChildRun:
         conversation.cancel()
 
     def _initialize(self) -> Initialize:
-        start, stream_ref, lane = self._lane.checkpoint, self._stream_for_child, self._lane.child_lane
+        start, stream, lane = self._lane.checkpoint, self._stream.ref, self._lane.child_lane
         extra: dict[str, Scalar] = {} if lane is None else {"lane": lane.number, "lanes": lane.count}
         if (fence := self._lane.lease.fence) is not None:
             extra["fencingToken"] = fence
@@ -308,8 +304,8 @@ class ChildRun:
             self._lane.lease.shard_id,
             start.sequence_number,
             start.sub_sequence_number,
-            stream_name=None if stream_ref is None else stream_ref.name,
-            stream_arn=None if stream_ref is None else stream_ref.arn,
+            stream_name=None if stream.identity is None else stream.name,
+            stream_arn=None if stream.identity is None else stream.arn,
             extra=extra,
         )
 

@@ -53,10 +53,6 @@ _REASON_KEPT: Final = 8 * 1024
 _Numbers = tuple[str, int]
 
 
-def _never() -> bool:
-    return False
-
-
 class SetAside:
     def __init__(self, *, parts: ConsumerContext, lane: Lane, stop_signal: StopSignal, log: Log) -> None:
         self._parts = parts
@@ -102,7 +98,7 @@ class SetAside:
         letters: Sequence[DeadLetter],
         *,
         refuses_large: bool = False,
-        given_up: Callable[[], bool] = _never,
+        given_up: Callable[[], bool] = lambda: False,
     ) -> list[Unstored | None]:
         """Tries until all are stored; None for each that is.
 

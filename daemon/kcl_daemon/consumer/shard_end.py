@@ -78,9 +78,8 @@ async def _try_to_create(
 
 def _first_owner(parts: ConsumerContext) -> WorkerId | None:
     """This worker, unless it is above its lease limit."""
-    settings = parts.settings
-    has_room = len(parts.renewer.held) <= settings.leases.max_leases_for_worker
-    return WorkerId(settings.worker_id) if has_room else None
+    mine = parts.settings.lease_limits.of(parts.context.worker_id, *parts.renewer.leases)
+    return mine.worker_id if mine.has_room() else None
 
 
 async def _create(parts: ConsumerContext, lease: Lease, log: Log) -> None:

@@ -5,7 +5,7 @@ All writes of a lease take its lock, so renewal and checkpoint cannot race.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -62,13 +62,6 @@ _SPREAD: Final = 0.75
 _BUSY: Final = 10
 
 
-def _lock() -> anyio.Lock:
-    return anyio.Lock(fast_acquire=True)
-
-
-def _ignore_change() -> None: ...
-
-
 @dataclass(eq=False, slots=True)
 class HeldLease:
     """Only `LeaseRenewer` changes it.
@@ -89,12 +82,12 @@ class HeldLease:
     early_s: float = 0.0
     uncertain_since_s: float | None = None
     lost: str | None = None
-    on_change: Callable[[], None] = _ignore_change
+    on_change: Callable[[], None] = lambda: None
     releasing: bool = False
     handoff_s: float = 0.0
     announced: bool = False
     lanes: Callable[[], Sequence[ExtendedSequenceNumber]] = tuple
-    writing: anyio.Lock = field(default_factory=_lock)
+    writing: anyio.Lock = field(default_factory=lambda: anyio.Lock(fast_acquire=True))
 
     @property
     def key(self) -> LeaseKey:
@@ -125,6 +118,10 @@ class LeaseRenewer:
     @property
     def held(self) -> dict[LeaseKey, HeldLease]:
         return dict(self._held)
+
+    @property
+    def leases(self) -> Iterator[Lease]:
+        return (held.lease for held in self._held.values())
 
     @property
     def activity(self) -> int:

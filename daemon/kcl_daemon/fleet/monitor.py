@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kcl_daemon.assignment.plan import Fleet
+from kcl_daemon.assignment.plan import Fleet, LeaseLimits
 from kcl_daemon.context import WorkerContext
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.leases.expiry import LivenessLog, WorkerObservation, see_workers
@@ -22,7 +22,7 @@ class FleetMonitor:
         context: WorkerContext,
         *,
         tables: Tables,
-        max_leases_for_worker: int,
+        limits: LeaseLimits,
         malformed: MalformedRowLog,
         prioritize: Callable[[list[Lease]], list[Lease]] = list,
     ) -> None:
@@ -30,7 +30,7 @@ class FleetMonitor:
         self._prioritize = prioritize
         self._me = context.worker_id
         self._tables = tables
-        self._max_leases_for_worker = max_leases_for_worker
+        self.limits = limits
         self._clock = context.clock
         self._timings = context.timings
         self._malformed = malformed
@@ -127,8 +127,9 @@ class FleetMonitor:
         return FleetMonitor(
             self._context,
             tables=self._tables,
-            max_leases_for_worker=self._max_leases_for_worker,
+            limits=self.limits,
             malformed=self._malformed,
+            prioritize=self._prioritize,
         )
 
     def reported_s(self, worker_id: WorkerId) -> float | None:
@@ -183,7 +184,7 @@ class FleetMonitor:
                 owned, lambda lease: book.handoff_s(lease) > overdue_s + standby_s * bool(lease.standby)
             ),
             workers=self.living_workers(),
-            max_leases_for_worker=self._max_leases_for_worker,
+            limits=self.limits,
             stats={worker.worker_id: worker for worker in self.workers},
             ages_s={lease.lease_key: book.still_s(lease) for lease in owned},
             unclaimed=book.unclaimed,

@@ -13,6 +13,7 @@ from typing import Final
 import anyio
 
 from kcl_daemon import faults
+from kcl_daemon.assignment.plan import WorkerLeases
 from kcl_daemon.context import WorkerContext, for_each, raise_first
 from kcl_daemon.errors import AccessDenied, AwsError, TableNotFound, WorkerIdTaken
 from kcl_daemon.fleet.elector import Elector
@@ -36,7 +37,7 @@ _MAX_ATTEMPTS: Final = 3
 
 
 class Predecessors:
-    """Without a `folder` nothing is ever proven. `room` is how many more leases we may hold."""
+    """Without a `folder` nothing is ever proven. `held`: our own leases."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Predecessors:
         tables: Tables,
         mine: Incarnation,
         elector: Elector,
-        room: Callable[[], int],
+        held: Callable[[], WorkerLeases],
         on_taken: Callable[[Lease, float], None],
         on_same_id: Callable[[], None],
     ) -> None:
@@ -56,7 +57,7 @@ class Predecessors:
         self._me = context.worker_id
         self._mine = mine
         self._elector = elector
-        self._room = room
+        self._held = held
         self._on_taken = on_taken
         self._on_same_id = on_same_id
         self._clock = context.clock
@@ -65,7 +66,6 @@ class Predecessors:
         self._open: set[str] = set()
         self._reported: set[str] = set()
         self._confirmed: set[str] = set()
-        self._room_left = 0
         self.may_change = False
         """A process has ended but its lock is still held: proof may come soon."""
 
@@ -168,16 +168,18 @@ class Predecessors:
         return False
 
     async def _take_all(self, leases: list[Lease], former: WorkerId) -> None:
-        self._room_left = self._room()
+        mine = self._held()
         theirs = [lease for lease in leases if former != self._me or lease.checkpoint_owner is not None]
         raise_first(
-            await for_each(theirs, lambda lease: self._take(lease, former), at_once=_MAX_PARALLEL_WRITES)
+            await for_each(
+                theirs, lambda lease: self._take(lease, former, mine), at_once=_MAX_PARALLEL_WRITES
+            )
         )
 
-    async def _take(self, lease: Lease, former: WorkerId) -> None:
+    async def _take(self, lease: Lease, former: WorkerId, mine: WorkerLeases) -> None:
         for _ in range(_MAX_ATTEMPTS):
             began_s = self._clock.monotonic()
-            written = await self._update(self._write_for(lease))
+            written = await self._update(self._write_for(lease, mine))
             after = _unfinished(written.row)
             if after is None:
                 return
@@ -191,12 +193,12 @@ class Predecessors:
                 return
             lease = after
 
-    def _write_for(self, lease: Lease) -> RowUpdate:
+    def _write_for(self, lease: Lease, mine: WorkerLeases) -> RowUpdate:
         if lease.checkpoint_owner is not None and lease.lease_owner is not None:
             return self._assignment(lease, lease.lease_owner)
-        if self._room_left <= 0:
+        if not mine.has_room(lease):
             return lease_row.release(lease)
-        self._room_left -= 1
+        mine.count(lease)
         return self._assignment(lease, self._me)
 
     def _assignment(self, lease: Lease, to: WorkerId) -> RowUpdate:

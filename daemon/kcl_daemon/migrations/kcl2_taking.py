@@ -15,6 +15,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from kcl_daemon import faults
+from kcl_daemon.assignment.plan import LeaseLimits, WorkerLeases
 from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.errors import AwsError, Throttled, Unavailable
@@ -55,7 +56,7 @@ class TakingOptions:
     """
 
     failover_s: float = 10.0
-    max_leases_for_worker: int = 2**31 - 1
+    limits: LeaseLimits = field(default_factory=LeaseLimits)
     max_leases_to_steal: int = 1
     priority: bool = True
 
@@ -102,7 +103,7 @@ class TakingPlan:
 
     Args:
         read_again: the scan was slow, so read each lease again before stealing it.
-        spill_over: by how much the target exceeds `max_leases_for_worker`.
+        spill_over: by how much the target exceeds `limits`.
         very_old: free leases unchanged for three failover times.
     """
 
@@ -123,12 +124,12 @@ def plan_taking(
     free = [lease for lease in leases if lease.lease_owner is None or seen.age_s(lease) > options.failover_s]
     held = _held(me, leases, {lease.lease_key for lease in free})
     wanted = 1 if len(held) >= len(leases) else -(-len(leases) // len(held))
-    target = min(wanted, options.max_leases_for_worker)
+    target = min(wanted, options.limits.for_worker)
     very_old = _very_old(free, seen, options)
     source, count, stolen_from, why = _wanted(me, held, free, very_old, target=target, options=options)
     takes = tuple(
         LeaseTake(lease, steal_or_take(lease, me), stolen_from, f"{lease.lease_key}: {why}")
-        for lease in _some(source, count, pick)
+        for lease in _some(source, count, pick, options.limits.of(me, *held[me]))
     )
     return TakingPlan(
         takes=takes,
@@ -176,7 +177,7 @@ def _wanted(
     mine, others = len(held[me]), sorted(worker for worker in held if worker != me)
     need = target - mine
     if very_old:
-        return very_old, options.max_leases_for_worker - mine, None, "was not renewed for a long time"
+        return very_old, options.limits.for_worker - mine, None, "was not renewed for a long time"
     if free:
         return free, need, None, f"is free, this worker has {mine} leases of {target}"
     if need <= 0 or not others:
@@ -190,13 +191,16 @@ def _wanted(
     return held[most], min(count, options.max_leases_to_steal), most, why
 
 
-def _some(leases: Sequence[Lease], count: int, pick: Pick) -> list[Lease]:
+def _some(leases: Sequence[Lease], count: int, pick: Pick, mine: WorkerLeases) -> list[Lease]:
     left = list(leases)
     chosen: list[Lease] = []
     while left and len(chosen) < count:
         index = pick(len(left))
         left[index], left[-1] = left[-1], left[index]
-        chosen.append(left.pop())
+        lease = left.pop()
+        if mine.has_room(lease):
+            mine.count(lease)
+            chosen.append(lease)
     return chosen
 
 
@@ -521,7 +525,7 @@ class From2x:
             shard_sync=self.shard_sync_of(lambda: leader.leads),
             options=TakingOptions(
                 failover_s=context.timings.failover_s,
-                max_leases_for_worker=settings.max_leases_for_worker,
+                limits=self.monitor.limits,
                 max_leases_to_steal=settings.max_leases_to_steal,
                 priority=settings.priority_assignment,
             ),

@@ -34,13 +34,6 @@ class HeldMemory(Protocol):
     def release(self) -> None: ...
 
 
-def _nothing() -> None: ...
-
-
-def _no_time() -> float:
-    return 0.0
-
-
 class Invariants:
     """Of one consumer, or of one lane of its `shard`, which has the events.
 
@@ -65,7 +58,7 @@ class Invariants:
 
     def __init__(
         self,
-        monotonic: Callable[[], float] = _no_time,
+        monotonic: Callable[[], float] = lambda: 0.0,
         *,
         lane: int | None = None,
         shard: Invariants | None = None,
@@ -79,7 +72,7 @@ class Invariants:
         self.events: deque[tuple[float, int | None, str, tuple[object, ...]]] = (
             deque(maxlen=EVENTS_MOST) if shard is None else shard.events
         )
-        self.on_violation: Callable[[], None] = _nothing
+        self.on_violation: Callable[[], None] = lambda: None
         self.violation: InvariantViolated | None = None
         self.memory: set[HeldMemory] = set()
         """What the consumer has reserved of the worker's limit."""

@@ -117,7 +117,7 @@ class ByteBudget:
             while not waiter.granted:
                 with self._clock.move_on_after(_PATIENCE_S):
                     await waiter.event.wait()
-                if not waiter.granted and self._is_first(waiter):
+                if not waiter.granted and waiter.is_child_waiting() and self._queue()[0] is waiter:
                     self._grant(waiter)
         except BaseException:
             if waiter.granted:
@@ -169,9 +169,6 @@ class ByteBudget:
     def _all_wait(self) -> bool:
         """Nothing comes back unless one of the waiting is admitted."""
         return self._reserved_bytes == sum(waiter.holding_bytes for waiter in self._waiting)
-
-    def _is_first(self, waiter: _Waiter) -> bool:
-        return waiter.is_child_waiting() and self._queue()[0] is waiter
 
     def _grant(self, waiter: _Waiter) -> None:
         self._waiting.remove(waiter)

@@ -120,10 +120,7 @@ async def user_records(
 
     strays = Strays(distribution, clock)
     strays.received()
-    for part in payload.expanded(Deaggregator(hash_range, _as_it_came, strays=strays)):
+    for part in payload.expanded(Deaggregator(hash_range, lambda _reason, _number: None, strays=strays)):
         await strays.settle()
         for record in part.records:
             yield record
-
-
-def _as_it_came(_reason: str, _sequence_number: str) -> None: ...

@@ -151,12 +151,14 @@ def _find_depth(key: LeaseKey, unfinished: Mapping[LeaseKey, Lease], depths: dic
         depths.setdefault(current, 1 + max((depths.get(parent, 0) for parent in parents), default=-1))
 
 
-def parents_first(leases: Iterable[Lease], max_depth: int) -> list[Lease]:
+def parents_first(leases: Iterable[Lease], max_depth: int | None) -> list[Lease]:
     """In order of assignment (KCL: ParentsFirstShardPrioritization).
 
     Free leases that wait for more than `max_depth` generations are left out; owned ones count for their owner.
     """
     everything = list(leases)
+    if max_depth is None:
+        return everything
     depths = waiting_depths(everything)
     return sorted(
         (

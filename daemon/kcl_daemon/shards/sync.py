@@ -114,7 +114,7 @@ class _AncestorSearch:
             for parent in sorted(shard.parent_shard_ids)
             if parent in self._by_id or parent in self._known
         ]
-        if any(self._is_followed(parent) for parent in parents):
+        if any(each in self._known or each in self._descends or each in self.wanted for each in parents):
             self._descends.add(shard.shard_id)
             for parent in parents:
                 self._want_parent(parent)
@@ -122,9 +122,6 @@ class _AncestorSearch:
                 self.wanted[shard.shard_id] = self._later
         elif shard.is_open or self._position.at is not StartAt.LATEST:
             self.wanted[shard.shard_id] = self._position.checkpoint
-
-    def _is_followed(self, parent: ShardId) -> bool:
-        return parent in self._known or parent in self._descends or parent in self.wanted
 
     def _want_parent(self, parent: ShardId) -> None:
         if parent in self._known or parent in self.wanted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kcl_daemon.assignment.plan import Fleet, LeaseMove
+from kcl_daemon.assignment.plan import Fleet, LeaseLimits, LeaseMove
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.worker_row import CPU, WorkerRow
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
@@ -63,7 +63,7 @@ def fleet(
         abandoned,
         overdue,
         frozenset(workers),
-        most,
+        LeaseLimits(most),
         stats=dict(stats or {}),
         ages_s=dict(ages_s or {}),
     )

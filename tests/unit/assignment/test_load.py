@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -14,6 +15,7 @@ from kcl_daemon.assignment.load import (
     metric_title,
     smoothed,
 )
+from kcl_daemon.assignment.plan import LeaseLimits
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.worker_row import CPU, MEMORY, NETWORK_IN, THROUGHPUT, MetricName, WorkerRow
 from tests.unit.assignment.fleets import A, B, C, fleet, lease, on_one_host, reports
@@ -23,9 +25,8 @@ def load(**values: float) -> WorkerLoad:
     """CPU has a fair share of 80 %, memory one of 20 %; a unit of weight costs 2 points of each."""
     names = {MetricName(name): value for name, value in values.items()}
     shares = {CPU: 80.0, MEMORY: 20.0}
-    return WorkerLoad(
-        A, names, {name: shares[name] for name in names}, {CPU: 90.0, MEMORY: 60.0}, dict.fromkeys(names, 2.0)
-    )
+    fair, ceilings = {name: shares[name] for name in names}, {CPU: 90.0, MEMORY: 60.0}
+    return WorkerLoad(A, names, fair, ceilings, dict.fromkeys(names, 2.0), limits=LeaseLimits())
 
 
 def test_the_metric_that_leads_is_the_one_furthest_above_its_share() -> None:
@@ -43,11 +44,11 @@ def test_the_operating_range_itself_is_not_above_it() -> None:
 
 def test_load_of_a_worker_follows_the_leases_that_it_drops_and_is_given() -> None:
     worker = load(C=30.0, M=3.0)
-    worker.add(5.0, 100.0)
-    worker.add(2.0, 50.0)
+    worker.add(lease(0), 5.0, 100.0)
+    worker.add(lease(1), 2.0, 50.0)
     assert (worker.leases, worker.weight, worker.throughput_kbps) == (2, 7.0, 150.0)
     assert worker.values == {CPU: 44.0, MEMORY: 17.0}
-    worker.drop(5.0, 100.0)
+    worker.drop(lease(0), 5.0, 100.0)
     assert (worker.leases, worker.weight, worker.throughput_kbps) == (1, 2.0, 50.0)
     assert worker.values == {CPU: 34.0, MEMORY: 7.0}
     worker.shift(-10.0)
@@ -172,8 +173,9 @@ def test_the_threshold_is_given_in_percent() -> None:
 def test_there_is_room_up_to_the_limits_and_none_above_them() -> None:
     options, worker = BalanceOptions(max_throughput_per_host_kbps=100.0), load(C=1.0)
     worker.leases, worker.throughput_kbps = 3, 100.0
-    assert [options.has_room(worker, most) for most in (2, 3, 4)] == [False, False, True]
-    assert [options.has_room_for(worker, most, 0.0) for most in (2, 3, 4)] == [False, False, True]
-    assert not options.has_room_for(worker, 4, 0.5)
-    worker.throughput_kbps = 100.5
-    assert not options.has_room(worker, 4)
+    limited = [replace(worker, limits=LeaseLimits(most)) for most in (2, 3, 4)]
+    assert [options.is_full(each) for each in limited] == [True, True, False]
+    assert [options.has_room_for(each, lease(3), 0.0) for each in limited] == [False, False, True]
+    assert not options.has_room_for(limited[2], lease(3), 0.5)
+    limited[2].throughput_kbps = 100.5
+    assert options.is_full(limited[2])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.assignment.plan import Fleet, LeaseMove, MoveKind, by_lease_count
+from kcl_daemon.assignment.plan import Fleet, LeaseLimits, LeaseMove, MoveKind, by_lease_count
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 
@@ -37,7 +37,7 @@ def fleet(
     overdue: frozenset[LeaseKey] = frozenset(),
     most: int = 1000,
 ) -> Fleet:
-    return Fleet(leases, abandoned, overdue, frozenset(workers), most)
+    return Fleet(leases, abandoned, overdue, frozenset(workers), LeaseLimits(most))
 
 
 def placed(moves: tuple[LeaseMove, ...]) -> Counter[WorkerId]:

@@ -40,7 +40,7 @@ def _place(state: Fleet, counts: dict[WorkerId, int]) -> tuple[list[LeaseMove], 
     unplaced: list[LeaseKey] = []
     waiting = (lease for lease in state.unfinished if state.future_owner(lease) is None)
     for lease in sorted(waiting, key=lambda lease: lease.lease_key):
-        room = [worker for worker in counts if counts[worker] < state.max_leases_for_worker]
+        room = [worker for worker in counts if counts[worker] < state.limits.for_worker]
         wanted = [worker for worker in room if worker != state.avoided_worker(lease)]
         to = min(wanted or room, key=lambda worker: (counts[worker], worker), default=None)
         if to is None:
@@ -61,7 +61,7 @@ def _even_out(state: Fleet, counts: dict[WorkerId, int]) -> list[LeaseMove]:
     while True:
         to = min(counts, key=lambda worker: (counts[worker], worker))
         donors = [worker for worker in counts if movable[worker] and counts[worker] - counts[to] >= 2]
-        if not donors or counts[to] >= state.max_leases_for_worker:
+        if not donors or counts[to] >= state.limits.for_worker:
             return moves
         donor = max(donors, key=lambda worker: (counts[worker], worker))
         lease = movable[donor].pop()

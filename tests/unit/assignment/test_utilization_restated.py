@@ -44,13 +44,13 @@ class Plainly:
         found: list[Move] = []
         unplaced: list[LeaseKey] = []
         for lease in sorted(self.state.waiting, key=self._urgency):
-            room = [each for each in self._loads if self.options.has_room(each, self._most)]
+            room = [each for each in self._loads if not self.options.is_full(each)]
             wanted = [each for each in room if each.worker_id != self.fleet.avoided_worker(lease)]
             to = min(wanted or room, key=lambda each: (each.relative, _named(each)), default=None)
             if to is None:
                 unplaced.append(lease.lease_key)
                 continue
-            to.add(self._weight(lease), self._kbps(lease))
+            to.add(lease, self._weight(lease), self._kbps(lease))
             if lease.lease_owner != to.worker_id or lease.checkpoint_owner is not None:
                 move = move_to_worker(lease, to.worker_id, self.fleet)
                 found.append((lease.lease_key, to.worker_id, move.how, move.reason))
@@ -172,8 +172,8 @@ class Plainly:
 
     def _move(self, lease: Lease, donor: WorkerLoad, to: WorkerLoad, why: str) -> Move:
         weight, kbps = self._weight(lease), self._kbps(lease)
-        donor.drop(weight, kbps)
-        to.add(weight, kbps)
+        donor.drop(lease, weight, kbps)
+        to.add(lease, weight, kbps)
         reason = f"{lease.lease_key}: {donor.worker_id} -> {to.worker_id}, {why}"
         return lease.lease_key, to.worker_id, MoveKind.HANDOFF, reason
 
@@ -208,7 +208,7 @@ class Plainly:
         return self.state.scale.is_idle or sign * (load.weight - self.state.target_weight) >= 1
 
     def _has_room(self, to: WorkerLoad, lease: Lease) -> bool:
-        return self.options.has_room_for(to, self._most, self._kbps(lease))
+        return self.options.has_room_for(to, lease, self._kbps(lease))
 
     def _weight(self, lease: Lease) -> float:
         return self.state.scale.weight(lease)
@@ -219,10 +219,6 @@ class Plainly:
     @property
     def _loads(self) -> list[WorkerLoad]:
         return [*self.state.loads.values()]
-
-    @property
-    def _most(self) -> int:
-        return self.fleet.max_leases_for_worker
 
 
 def _named(load: WorkerLoad) -> tuple[int, WorkerId]:

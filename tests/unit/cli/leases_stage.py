@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from kcl_daemon.assignment.plan import Fleet
+from kcl_daemon.assignment.plan import Fleet, LeaseLimits
 from kcl_daemon.cli.application import TableOrigin
 from kcl_daemon.cli.leases.look import LeaderView, LeaseLag, ObservedFleet, UnreadableRow
 from kcl_daemon.leases.layout import TableLayout
@@ -43,7 +43,7 @@ FLEET: Final = Fleet(
     abandoned=frozenset(),
     overdue=frozenset(),
     workers=frozenset({ONE}),
-    max_leases_for_worker=1000,
+    limits=LeaseLimits(1000),
     stats=ROWS,
 )
 

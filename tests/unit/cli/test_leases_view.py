@@ -21,11 +21,11 @@ from kcl_daemon.cli.leases.show import (
     reset_words,
     shortened,
 )
-from kcl_daemon.config.balance import AssignmentStrategy, BalanceSettings
+from kcl_daemon.config.balance import AssignmentStrategy, BalanceSettings, ShardSettings
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.coverage import ShardCoverage, Unread
-from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_daemon.text import duration
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
@@ -275,6 +275,17 @@ def test_explain_tells_balancing_from_what_happens_at_once() -> None:
 def test_explain_follows_the_strategy_of_the_file() -> None:
     explained = explain_seen(uneven(), BY_COUNT)
     assert {each["when"] for each in json.loads(explain_json(explained))["moves"]} == {"next look"}
+
+
+def test_explain_leaves_out_leases_that_wait_for_parents_as_the_leader_does() -> None:
+    parent = Lease(ENDED, 90, TRIM_HORIZON, lease_owner=ONE)
+    child = Lease(FREE, 2, TRIM_HORIZON, parent_shard_ids=frozenset({ShardId(ENDED)}))
+    waiting = seen(fleet=replace(FLEET, leases=[child, parent]))
+    settings = replace(SETTINGS, shards=ShardSettings(waiting_generations_most=0))
+    explained = explain_seen(waiting, settings)
+    assert not explained.plan.moves
+    assert waiting.leases == explained.seen.leases
+    assert [move.lease.lease_key for move in explain_seen(waiting, SETTINGS).plan.moves] == [FREE]
 
 
 def test_explain_of_a_fleet_at_rest_moves_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from kcl_daemon.assignment.plan import LeaseLimits
 from kcl_daemon.config.balance import LeaseSettings, ShardSettings
 from kcl_daemon.context import WorkerContext, timings
 from kcl_daemon.fleet.discovery import AssignmentNotifier
@@ -52,7 +53,7 @@ def fleet_monitor(
     context: WorkerContext, tables: Tables, malformed: MalformedRowLog | None = None
 ) -> FleetMonitor:
     malformed = malformed or MalformedRowLog(context.log)
-    return FleetMonitor(context, tables=tables, max_leases_for_worker=1000, malformed=malformed)
+    return FleetMonitor(context, tables=tables, limits=LeaseLimits(1000), malformed=malformed)
 
 
 def reporter_of(context: WorkerContext, table: Table) -> Reporter:
@@ -123,7 +124,7 @@ def known_fleet(context: WorkerContext, table: Table) -> KnownFleet:
     return KnownFleet(
         context,
         tables=Tables(table, table, table),
-        max_leases_for_worker=1000,
+        limits=LeaseLimits(1000),
         malformed=MalformedRowLog(context.log),
     )
 

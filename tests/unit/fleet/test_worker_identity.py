@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from kcl_daemon.assignment.plan import LeaseLimits
 from kcl_daemon.fleet.worker_identity import Predecessors
 from kcl_daemon.host_ports import LeftoverRecord
 from kcl_daemon.leases.expiry import FileLockState, ProcessObservation, ProcessRecord
@@ -82,7 +83,7 @@ class Stage:
             tables=self.tables,
             mine=Incarnation(1, "mine"),
             elector=elector,
-            room=lambda: room,
+            held=lambda: LeaseLimits(room).of(ME),
             on_taken=self._took,
             on_same_id=lambda: None,
         )

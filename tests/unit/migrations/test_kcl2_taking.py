@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcl_daemon.assignment.plan import LeaseLimits
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import lease_from_row, new_lease_row, steal_or_take
 from kcl_daemon.migrations.kcl2_rules import java_random
@@ -119,7 +120,7 @@ def test_the_target_is_a_fair_share_rounded_up(
 
 
 def test_leases_above_the_workers_maximum_spill_over() -> None:
-    decision = plan(leases(*[None] * 9), options=TakingOptions(max_leases_for_worker=4))
+    decision = plan(leases(*[None] * 9), options=TakingOptions(limits=LeaseLimits(4)))
     assert (decision.target, decision.spill_over) == (4, 5)
     assert len(decision.takes) == 4
 
@@ -184,7 +185,7 @@ def test_where_there_are_very_old_leases_the_others_wait() -> None:
 
 
 def test_a_full_worker_takes_no_very_old_lease_and_none_else() -> None:
-    options = TakingOptions(max_leases_for_worker=1)
+    options = TakingOptions(limits=LeaseLimits(1))
     for owners in ((A, A, A, ME), (A, A, A, ME, ME)):
         assert plan(leases(*owners), {0: 31}, options=options).takes == ()
 

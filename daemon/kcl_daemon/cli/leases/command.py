@@ -66,7 +66,7 @@ from kcl_daemon.fleet.streams import stream_words, why_not_own
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.ports import Kinesis, StreamRef
 from kcl_daemon.records.payload import Payload
-from kcl_daemon.shards.lineage import InitialPosition, Shard
+from kcl_daemon.shards.lineage import InitialPosition, Shard, parents_first
 from kcl_daemon.shards.sync import LeaseChange, ResetKind, reset_shards, reset_stream
 from kcl_daemon.text import numbered, on_one_line
 from kcl_protocol.sequence import ExtendedSequenceNumber
@@ -156,10 +156,12 @@ def tree(settings: Settings, *, with_lag: bool, stream: str | None) -> None:
 
 def explain_seen(seen: ObservedFleet, settings: Settings) -> ExplainedPlan:
     rules = assignment_strategies(settings)
+    depth = settings.shards.waiting_generations_most
+    fleet = replace(seen.fleet, leases=parents_first(seen.fleet.leases, depth))
     return ExplainedPlan(
         seen,
-        rules.balance(seen.fleet),
-        frozenset(move.lease.lease_key for move in rules.place(seen.fleet).moves),
+        rules.balance(fleet),
+        frozenset(move.lease.lease_key for move in rules.place(fleet).moves),
         timings(settings.leases, settings.balance).balance_s,
         settings.balance.worker_metrics_ema_alpha,
     )
