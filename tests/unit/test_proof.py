@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
+from kcl_local.demo.check import monotonic_s
 from tests.proof.__main__ import Proved, prove, table
 from tests.proof.parts import Beside, Part
 from tests.proof.running import PASSED, Result, passed_before, run
@@ -37,6 +40,17 @@ until = time.monotonic() + 30
 while not other.exists() and time.monotonic() < until:
     time.sleep(0.01)
 print(f"{other.exists():d} passed")
+"""
+
+
+# Says how it is weighed, and what it has started.
+LAST = """
+import os, subprocess, sys, time
+print(os.nice(0), flush=True)
+started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(started.pid, flush=True)
+time.sleep(float(sys.argv[1]))
+sys.exit(3)
 """
 
 
@@ -213,3 +227,29 @@ def test_the_table_has_a_line_for_each_part_and_a_sum() -> None:
         "another        unknown    1,500           20  ended after 25 min",
         "all              1,200    1,560          120  1 of 2 passed",
     ]
+
+
+def test_the_last_command_gives_way_and_its_output_and_exit_code_are_passed_on() -> None:
+    done = subprocess.run(last("0"), capture_output=True, text=True, timeout=60, check=False)
+    niceness, started = map(int, done.stdout.split())
+    assert (niceness, done.returncode) == (19, 3)
+    left = [each for each in psutil.process_iter() if each.pid == started]
+    assert psutil.wait_procs(left, timeout=30.0)[1] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_last_command_is_ended_with_all_that_it_started(number: signal.Signals) -> None:
+    with subprocess.Popen(last("600"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        begun = psutil.Process(process.pid)
+        began_s = monotonic_s()
+        while len(begun.children(recursive=True)) < 2 and monotonic_s() < began_s + 30.0:
+            threading.Event().wait(0.05)
+        below = begun.children(recursive=True)
+        process.send_signal(number)
+        assert process.wait(60.0) != 0
+    _, alive = psutil.wait_procs(below, timeout=30.0)
+    assert (len(below), alive) == (2, [])
+
+
+def last(seconds: str) -> list[str]:
+    return [sys.executable, "-m", "tests.proof.last", sys.executable, "-c", LAST, seconds]
