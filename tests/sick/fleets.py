@@ -138,6 +138,19 @@ def _refuse(refusals: tuple[Refusal, ...], stage: Stage) -> None:
     stage.refuse(*refusals)
 
 
+_RESTORED: Final = Sickness(
+    name="the lease table is restored from a backup",
+    broken="Somebody has restored the lease table under a running fleet: what came after the backup comes again.",
+    stage=_BackedUp,
+    breaks=_restore_backup,
+    heals=nothing,
+    begins_s=1200.0,
+    alert="KclCheckpointsWentBack",
+    words=(("watch", "checkpoints went back .*0"),),
+    do="Nothing, if it was meant. Else see who did it; `kcl-daemon leases skip` moves checkpoints on.",
+    ends_within_s=420.0,
+)
+
 FLEETS: Final = (
     Sickness(
         name="no worker at all",
@@ -281,29 +294,12 @@ FLEETS: Final = (
         do="Restore the table from a backup (point-in-time recovery), or start anew: checkpoints are lost.",
         ends_within_s=240.0,
     ),
-    Sickness(
-        name="the lease table is restored from a backup",
-        broken="Somebody has restored the lease table under a running fleet: what came after the backup comes again.",
-        stage=_BackedUp,
-        breaks=_restore_backup,
-        heals=nothing,
-        begins_s=1200.0,
-        alert="KclCheckpointsWentBack",
-        words=(("watch", "checkpoints went back .*0"),),
-        do="Nothing, if it was meant. Else see who did it; `kcl-daemon leases skip` moves checkpoints on.",
-        ends_within_s=420.0,
-    ),
-    Sickness(
+    _RESTORED,
+    replace(
+        _RESTORED,
         name="the lease table of a stopped fleet is restored",
         broken="The lease table was restored while no worker ran: what came after the backup comes again.",
-        stage=_BackedUp,
         breaks=_restore_backup_of_stopped,
-        heals=nothing,
-        begins_s=1200.0,
-        alert="KclCheckpointsWentBack",
-        words=(("watch", "checkpoints went back .*0"),),
-        do="Nothing, if it was meant. Else see who did it; `kcl-daemon leases skip` moves checkpoints on.",
-        ends_within_s=420.0,
     ),
     Sickness(
         name="the row of a lease cannot be read",

@@ -303,15 +303,15 @@ RECORDS: Final = (
         do="See the error: permissions, network, free space, size limits. It goes on by itself; correct the program.",
     ),
     Sickness(
-        name="the landing store is full",
-        broken="The store of the landing log takes nothing more, and nobody says so: the lander hangs at it.",
+        name="nothing lands, and no lander says so",
+        broken="The landing store takes nothing more, and the lander hangs at it.",
         stage=of_plan(replace(PLAIN, landing=LandingPlan(full_s=((180.0, 1680.0),)))),
         breaks=nothing,
         heals=nothing,
         alert="KclNothingCheckpointed",
         lasts_s=1500.0,
         words=(("watch", "oldest unread record"),),
-        do="`landing_store_waits` in the log has the error: make room (`kcl-daemon landing expire`), permissions, network.",
+        do="Find out what the lander waits for: `lander_output` in the log. `landing_store_waits` names a store that refuses.",
     ),
     Sickness(
         name="children say the wrong thing",
