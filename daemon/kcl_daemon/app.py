@@ -105,6 +105,7 @@ class Adapters:
     cpu: Cpu | None = None
     cpu_host: str | None = None
     kinesis_clock: Clock | None = None
+    clock_ahead_s: Callable[[], float | None] = lambda: None
     fan_out: FanOut | None = None
     schemas: Schemas | None = None
     scan: ScanPort | None = None
@@ -171,7 +172,7 @@ def shard_sync_of(
     )
 
 
-def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
+def stall_limits_of(settings: Settings, periods: Timings, helper: HelperSource = lambda: None) -> StallLimits:
     house = StallLimits()
     child, retrieval = settings.child, settings.retrieval
     idle_ms = retrieval.idle_time_between_reads_ms
@@ -184,6 +185,7 @@ def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
         answer_s=house.answer_s + 3 * read_s,
         lease_s=max(house.lease_s, ending_s + periods.handoff_s + periods.failover_s),
         child_stuck_s=None if child.stuck_timeout_ms is None else child.stuck_timeout_ms / 1000,
+        store_trouble=partial(_trouble, helper),
     )
 
 
@@ -296,10 +298,9 @@ class Application:
 
     @cached_property
     def _own_stream(self) -> OwnStreamCheck | None:
-        streams = self._streams
-        if not isinstance(streams, SingleStreamTracker):
-            return None
-        return OwnStreamCheck(self._tables, streams, self._settings.application_name)
+        if isinstance(streams := self._streams, SingleStreamTracker):
+            return OwnStreamCheck(self._tables, streams, self._settings.application_name)
+        return None
 
     @cached_property
     def _readers(self) -> ReaderFactory:
@@ -457,14 +458,12 @@ class Application:
         context = self._context
         return Watchdog(
             active_leases=ActiveLeases(),
-            limits=replace(
-                stall_limits_of(self._settings, context.timings),
-                store_trouble=partial(_trouble, self._helper),
-            ),
+            limits=stall_limits_of(self._settings, context.timings, self._helper),
             failover_s=context.timings.failover_s,
             clock=context.clock,
             log=context.log,
             retention_s=lambda lease: self._streams.of(lease).watch.retention_s,
+            clock_ahead_s=self._adapters.clock_ahead_s,
         )
 
     def _shard_sync(self, leads: Callable[[], bool]) -> ShardSync | MultiStreamShardSync:

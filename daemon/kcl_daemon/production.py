@@ -85,6 +85,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             log=log,
             cpu=choice.cpu,
             kinesis_clock=service_clock,
+            clock_ahead_s=service_clock.machine_ahead_s,
             cpu_host=choice.host,
             fan_out=_fan_out(settings, client),
             schemas=build_schemas(clients),

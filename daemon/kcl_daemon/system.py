@@ -13,6 +13,8 @@ import anyio
 
 _MILLISECONDS: Final = 1_000_000  # nanoseconds in one
 _SKEW_LEAST_S: Final = 5.0
+# Fan-out answers every five minutes.
+_LEARNED_LASTS_S: Final = 600.0
 # A machine's monotonic clock may be wrong by so much, slewed by NTP.
 _DRIFT: Final = 0.001
 
@@ -39,24 +41,26 @@ class ServiceClock(SystemClock):
     """The service judges positions in time by its own clock; the machine's may be minutes off."""
 
     def __init__(self) -> None:
-        self._skew_s = 0.0
-        self._passed_s = -inf
-        self._learned_s = 0.0
+        self._skew_s = self._passed_s = 0.0
+        self._learned_s = -inf
 
     def learn(self, service_s: float) -> None:
-        skew_s = service_s - super().wall_ms() / 1000
-        self._skew_s = skew_s if abs(skew_s) > _SKEW_LEAST_S else 0.0
+        self._skew_s = service_s - super().wall_ms() / 1000
         passed_s = self._passed_at(self.monotonic())
         self._passed_s = passed_s if 0 <= passed_s - service_s < _SKEW_LEAST_S else service_s
         self._learned_s = self.monotonic()
 
     def wall_ms(self) -> int:
-        return super().wall_ms() + round(self._skew_s * 1000)
+        return super().wall_ms() + round(self._skew_s * 1000) * (abs(self._skew_s) > _SKEW_LEAST_S)
 
     def passed_ms(self) -> int:
         """By what was learned alone: the machine's time of day may be ahead, or be set."""
         passed_s = self._passed_at(self.monotonic())
-        return int(passed_s * 1000) if passed_s > -inf else self.wall_ms()
+        return int(passed_s * 1000) if passed_s < inf else self.wall_ms()
+
+    def machine_ahead_s(self) -> float | None:
+        """None: unknown."""
+        return -self._skew_s if self.monotonic() - self._learned_s < _LEARNED_LASTS_S else None
 
     def _passed_at(self, now_s: float) -> float:
         return self._passed_s + (now_s - self._learned_s) * (1 - _DRIFT)

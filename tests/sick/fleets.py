@@ -151,6 +151,16 @@ _RESTORED: Final = Sickness(
     ends_within_s=420.0,
 )
 
+
+def steps(hours: float) -> partial[None]:
+    """The date of the first worker jumps."""
+    return partial(_step, 3600.0 * hours)
+
+
+def _step(seconds: float, stage: Stage) -> None:
+    stage.fleet.workers[0].clock.step_wall(seconds)
+
+
 FLEETS: Final = (
     Sickness(
         name="no worker at all",
@@ -327,5 +337,33 @@ FLEETS: Final = (
             ("watch", "AWS refuses its reads, or does not answer"),
         ),
         do="Repair the network of the host, or stop its worker: others take its shards.",
+    ),
+    Sickness(
+        name="the clock of a worker is ahead",
+        broken="The clock of one host is two hours ahead: its dates in the log, letters and tables are wrong.",
+        breaks=steps(2.0),
+        heals=steps(-2.0),
+        alert="KclClockWrong",
+        words=(
+            ("page", "the clock of this host is .* ahead of that of AWS"),
+            ("status", "the clock of this host is .* ahead of that of AWS"),
+            ("log", "clock_is_wrong"),
+        ),
+        do="Set the clock of this host (NTP).",
+        daily=True,
+    ),
+    Sickness(
+        name="the clock of a worker is behind",
+        broken="The clock of one host is two hours behind: its reports look old to others.",
+        breaks=steps(-2.0),
+        heals=steps(2.0),
+        alert="KclClockWrong",
+        words=(
+            ("page", "the clock of this host is .* behind that of AWS"),
+            ("status", "the clock of this host is .* behind that of AWS"),
+            ("log", "clock_is_wrong"),
+        ),
+        do="Set the clock of this host (NTP).",
+        daily=True,
     ),
 )

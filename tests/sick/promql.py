@@ -207,8 +207,9 @@ class _Parser:
             buckets = self.alternatives()
             self._expect(")")
             return lambda store, at_s: _quantile(share, _vector(buckets(store, at_s)))
+        sign = -1.0 if self._skip("-") else 1.0
         if self.left and re.fullmatch(r"[0-9.]+", self.left[0]):
-            number = float(self._take())
+            number = sign * float(self._take())
             return lambda _store, _at_s: number
         selector = self._selector()
         offset_s = self._seconds() if self._skip("offset") else 0.0

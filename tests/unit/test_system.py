@@ -66,6 +66,25 @@ def test_a_time_that_has_passed_for_the_service_is_not_the_machines(off_s: float
     assert clock.passed_ms() < told_s * 1000, "what was told before is not true"
 
 
+@pytest.mark.parametrize("off_s", [-7200.0, 3.0, 7200.0])
+def test_how_far_the_machine_is_ahead_is_known_while_the_service_answers(off_s: float) -> None:
+    clock, machine = _Timed(), SystemClock()
+    assert clock.machine_ahead_s() is None
+    clock.learn(machine.wall_ms() / 1000 - off_s)
+    assert clock.machine_ahead_s() == pytest.approx(off_s, abs=0.5)
+    clock.passed_s = 599.0
+    assert clock.machine_ahead_s() == pytest.approx(off_s, abs=0.5)
+    clock.passed_s = 601.0
+    assert clock.machine_ahead_s() is None
+
+
+class _Timed(ServiceClock):
+    passed_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.passed_s
+
+
 def faults_of_batches() -> int:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(20):

@@ -114,8 +114,6 @@ def _facts(snapshot: Snapshot, states: Counter[view.DisplayState]) -> Iterator[t
         yield "Renewed", f"{about(snapshot.renewed_s)} ago"
     if snapshot.violations:
         yield f"Bugs found ({snapshot.violations})", snapshot.last_violation
-    if clock := view.clock_text(snapshot):
-        yield "Clock", clock
     if snapshot.fleet_age_s is not None:
         yield "Fleet as of", f"{about(snapshot.fleet_age_s)} ago"
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from kcl_daemon.coverage import UnreadShard, is_lasting, unread_lines
 from kcl_daemon.metrics.metric import Shown, StatusTable, Table, words
 from kcl_daemon.progress.progress import WaitReason
-from kcl_daemon.progress.watchdog import ShardState, state_of
+from kcl_daemon.progress.watchdog import CLOCK_WRONG_S, ShardState, state_of
 from kcl_daemon.telemetry.shards import FIGURES, LANES, LanedShard, LaneView, ShardView
 from kcl_daemon.telemetry.snapshot import LeaseView, MoveView, Snapshot, WorkerView
 from kcl_daemon.text import (
@@ -292,6 +292,10 @@ def needs_attention(snapshot: Snapshot) -> Iterator[str]:
         yield f"this worker holds {held} of the {owned} leases that name it: assigned just now, or DynamoDB takes no writes"
     if snapshot.leaderless_s is not None:
         yield f"no worker leads for {about(snapshot.leaderless_s)}: nobody assigns leases"
+    if abs(ahead_s := snapshot.clock_ahead_s or 0.0) > CLOCK_WRONG_S:
+        yield f"the clock of this host is {about(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} that of AWS: set it (NTP)"
+    elif arrive_s := max((shard.ahead_s for shard in snapshot.shards), default=0.0):
+        yield f"records arrive {duration(arrive_s)} in the future by the clock of this host: ages are too small by this"
 
 
 def _owned(snapshot: Snapshot) -> int:
@@ -435,12 +439,6 @@ SHARDS: Final[Table[ShardEntry]] = Table(
     ),
     "no lease is known",
 )
-
-
-def clock_text(snapshot: Snapshot) -> str:
-    ahead_s = max((shard.ahead_s for shard in snapshot.shards), default=0.0)
-    words = f"records arrive {duration(ahead_s)} in the future by the clock of this host: ages are too small by this"
-    return words if ahead_s else ""
 
 
 class KnownWorker(NamedTuple):

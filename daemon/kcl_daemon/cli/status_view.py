@@ -134,8 +134,6 @@ def _lines(snapshot: Snapshot, states: Counter[view.DisplayState]) -> Iterator[s
         yield f"capacity: {view.capacity_text(snapshot)}"
     if snapshot.violations:
         yield f"bugs found: {snapshot.violations}, the last in {snapshot.last_violation}"
-    if clock := view.clock_text(snapshot):
-        yield clock
 
 
 def _shards(status: StatusDocument, known: Sequence[view.ShardEntry]) -> StatusTable:

@@ -61,6 +61,7 @@ FROM_SNAPSHOT: Final = families(
     gauge worker_uptime_seconds: Time since the worker was created.
     gauge worker_started: Whether the worker has its tables and stream, and runs: 1 or 0.
     gauge worker_stopping: Whether the worker was asked to stop: 1 or 0.
+    gauge clock_ahead_seconds: How far the clock of this host is ahead of that of AWS, a second more or less; behind if negative; absent: unknown.
     gauge workers_wanted: Workers that the application wants, by its leader; a worker that does not lead exports none.
     gauge capacity_drain_seconds: Time until all shards are within `serviceLevelMillis`, by the leader; 0: they are; absent: never, or unknown.
     gauge capacity_speed: Seconds of the stream that are finished in a second, by the leader, for the shard that takes longest to catch up; absent: unknown.

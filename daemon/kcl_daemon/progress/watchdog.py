@@ -56,7 +56,7 @@ _RENEWAL_LATE: Final = 0.7
 _NEAR: Final = 0.75
 _TOLD_AGAIN_S: Final = 3600.0
 AHEAD_S: Final = 2.0
-"""Clocks differ by less; arrivals further ahead are told of."""
+CLOCK_WRONG_S: Final = 30.0
 
 
 class ShardState(Enum):
@@ -151,9 +151,7 @@ def stall_status(
     progress: LeaseProgress, limits: StallLimits, now_s: float, *, timeout_s: float = 0.0
 ) -> StallStatus:
     """`timeout_s` is added to each limit. A shard that waits for a lane stands still if both do."""
-    slow_lane, storing = progress.slow_lane, _storing_lane(progress)
-    if storing is not None:
-        slow_lane = storing
+    slow_lane = progress.slow_lane if (storing := _storing_lane(progress)) is None else storing
     if storing is not None or (progress.cause is WaitReason.LANE and slow_lane in progress.lanes):
         lane = stall_status(progress.lanes[slow_lane].progress, limits, now_s, timeout_s=timeout_s)
         held_by = "" if storing is not None else progress.detail
@@ -277,12 +275,10 @@ class LastReport:
 def next_report(
     status: StallStatus, last_report: LastReport | None, now_s: float
 ) -> tuple[LastReport | None, StallReport]:
+    if last_report is None and status.stalled_by is None:
+        return None, StallReport.NOTHING
     if last_report is None:
-        return (
-            (None, StallReport.NOTHING)
-            if status.stalled_by is None
-            else (LastReport(now_s, now_s), StallReport.STALLED)
-        )
+        return LastReport(now_s, now_s), StallReport.STALLED
     if now_s - status.idle_s > last_report.first_s:
         return None, StallReport.RESUMED
     if now_s - last_report.last_s >= REPORT_EVERY_S:
@@ -308,10 +304,12 @@ class Watchdog:
         clock: Clock,
         log: Log,
         retention_s: Callable[[Lease], float | None] = lambda _lease: None,
+        clock_ahead_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         """`retention_s`: of the stream of a lease."""
         self._retention_s = retention_s
-        self._told_s: dict[tuple[str, LeaseKey], float] = {}
+        self.clock_ahead_s = clock_ahead_s
+        self._told_s: dict[tuple[str, LeaseKey | None], float] = {}
         self.active_leases = active_leases
         self.limits = limits
         self.loop_lag_s = 0.0
@@ -320,7 +318,6 @@ class Watchdog:
         self._log = log
         self._reports: dict[tuple[LeaseKey, int | None], tuple[ActiveLease, LastReport]] = {}
         self._measured: dict[LeaseKey, _Measured] = {}
-        self._late_reported_s: float | None = None
         self._lags: deque[tuple[float, float]] = deque()
         self._renewals_late = False
 
@@ -348,10 +345,10 @@ class Watchdog:
                 if not rests or self.is_stalled(lane):
                     self._check(lane, now_s, timeout_s)
         self._check_renewals(shards, now_s)
+        self._check_clock(now_s)
 
     def is_stalled(self, watched: ActiveLease) -> bool:
-        last_report = self._reports.get((watched.key, watched.progress.lane))
-        return last_report is not None and last_report[0] is watched
+        return self._reports.get((watched.key, watched.progress.lane), (None,))[0] is watched
 
     def stalled_by(self, watched: ActiveLease, now_s: float) -> WaitReason | None:
         """What has kept it from making progress for longer than it may; None: it is not stalled."""
@@ -362,8 +359,7 @@ class Watchdog:
 
     def rates(self, key: LeaseKey) -> FlowRates:
         """Zeros until something was measured."""
-        found = self._measured.get(key)
-        return FlowRates() if found is None else found.rates
+        return found.rates if (found := self._measured.get(key)) else FlowRates()
 
     def p50_and_p99(self, key: LeaseKey) -> tuple[float | None, float | None]:
         """As `RecentLatency` has them; None: nothing was finished."""
@@ -373,13 +369,12 @@ class Watchdog:
     def _drop_released(self, shards: tuple[ActiveLease, ...]) -> None:
         up = {watched.key for watched in shards}
         self._measured = {key: measured for key, measured in self._measured.items() if key in up}
-        self._told_s = {told: at_s for told, at_s in self._told_s.items() if told[1] in up}
+        self._told_s = {told: at_s for told, at_s in self._told_s.items() if told[1] in {None, *up}}
         self._reports = {key: report for key, report in self._reports.items() if key[0] in up}
 
     def _check(self, watched: ActiveLease, now_s: float, timeout_s: float) -> None:
         key = watched.key, watched.progress.lane
-        known = self._reports.get(key)
-        last_report = known[1] if known is not None and known[0] is watched else None
+        last_report = self._reports[key][1] if self.is_stalled(watched) else None
         status = stall_status(watched.progress, self.limits, now_s, timeout_s=timeout_s)
         last_report, report = next_report(status, last_report, now_s)
         if last_report is None:
@@ -453,20 +448,18 @@ class Watchdog:
             found.meter.add(progress.sample(now_s), finished_s=latency.finished_s, newest_s=latency.newest_s)
             found.rates = found.meter.rates(waiting=bool(lag_s(progress, self.limits, now_s)))
             found.latency.rotate(now_s)
-        self._check_arrivals(watched, now_s)
 
-    def _check_arrivals(self, watched: ActiveLease, now_s: float) -> None:
-        ahead_s = watched.progress.last_fetch.ahead_s
-        if ahead_s > AHEAD_S and self._is_due("arrivals_ahead_of_clock", watched.key, now_s):
-            self._log_of(watched).warning(
-                "arrivals_ahead_of_clock",
+    def _check_clock(self, now_s: float) -> None:
+        ahead_s = self.clock_ahead_s() or 0.0
+        if abs(ahead_s) > CLOCK_WRONG_S and self._is_due("clock_is_wrong", None, now_s):
+            self._log.warning(
+                "clock_is_wrong",
                 ahead_s=round(ahead_s, 1),
-                advice="Kinesis says that records arrived in the future, so ages are too small by this: set the clock of this "
-                "host (NTP)",
+                advice="by the answers of AWS, the date of this host is wrong: set its clock (NTP)",
             )
 
-    def _is_due(self, event: str, key: LeaseKey, now_s: float) -> bool:
-        if now_s - self._told_s.get((event, key), NEVER_S) < _TOLD_AGAIN_S:
+    def _is_due(self, event: str, key: LeaseKey | None, now_s: float, every_s: float = _TOLD_AGAIN_S) -> bool:
+        if now_s - self._told_s.get((event, key), NEVER_S) < every_s:
             return False
         self._told_s[event, key] = now_s
         return True
@@ -476,8 +469,7 @@ class Watchdog:
         if lag_s <= _LATE_S:
             return
         self._lags.append((now_s, lag_s))
-        if self._late_reported_s is None or now_s - self._late_reported_s >= _LATE_REPORT_EVERY_S:
-            self._late_reported_s = now_s
+        if self._is_due("event_loop_late", None, now_s, _LATE_REPORT_EVERY_S):
             self._log.warning(
                 "event_loop_late",
                 late_s=round(lag_s, 1),
@@ -491,8 +483,8 @@ class Watchdog:
         return sum(lag_s for _, lag_s in self._lags)
 
     def _check_renewals(self, shards: tuple[ActiveLease, ...], now_s: float) -> None:
-        held = [watched for watched in shards if watched.lost is None]
-        late = [watched for watched in held if now_s - watched.moved_s > self._renewal_late_s]
+        ages_s = (now_s - watched.moved_s for watched in shards if watched.lost is None)
+        late = [age_s for age_s in ages_s if age_s > self._renewal_late_s]
         if bool(late) == self._renewals_late:
             return
         self._renewals_late = bool(late)
@@ -500,7 +492,7 @@ class Watchdog:
             self._log.warning(
                 "leases_not_renewed",
                 count=len(late),
-                oldest_s=round(max(now_s - watched.moved_s for watched in late), 1),
+                oldest_s=round(max(late), 1),
                 advice="they are lost if this continues: check the capacity of the lease table and the network",
             )
         else:

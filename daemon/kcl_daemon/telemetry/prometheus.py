@@ -193,6 +193,8 @@ def _of_worker(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:
     yield _F["worker_uptime_seconds"], [((), snapshot.uptime_s)]
     yield _F["worker_started"], [((), float(snapshot.started))]
     yield _F["worker_stopping"], [((), float(snapshot.stopping))]
+    if snapshot.clock_ahead_s is not None:
+        yield _F["clock_ahead_seconds"], [((), snapshot.clock_ahead_s)]
     capacity = snapshot.capacity
     if capacity is not None and snapshot.leads and capacity.by == snapshot.worker_id:
         yield from _of_capacity(capacity)
@@ -201,11 +203,8 @@ def _of_worker(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:
 def _of_capacity(capacity: Capacity) -> Iterator[tuple[Family, Samples]]:
     whole = capacity.whole
     yield _F["workers_wanted"], [((), float(capacity.wanted))]
-    for family, value in (
-        (_F["capacity_drain_seconds"], whole.drains_s),
-        (_F["capacity_speed"], whole.speed),
-    ):
-        yield family, [] if value is None else [((), value)]
+    for name, value in (("capacity_drain_seconds", whole.drains_s), ("capacity_speed", whole.speed)):
+        yield _F[name], [] if value is None else [((), value)]
     yield _F["capacity_bound"], [((("bound", each.value),), float(each is whole.binds)) for each in Bound]
 
 

@@ -166,10 +166,6 @@ def _maybe(given: G | None, what: Callable[[G], T]) -> T | None:
     return None if given is None else what(given)
 
 
-def _ahead_s(seconds: float) -> float:
-    return seconds if seconds > AHEAD_S else 0.0
-
-
 def taken(source: Callable[[SeenLease], T]) -> T:
     """A field that comes from there, as `later`."""
     found: T = field(metadata={_TAKEN: source})
@@ -294,7 +290,9 @@ class ShardView:
     read_bytes: int = later(0, lambda seen: seen.progress.flow.read_bytes)
     waiting_records: int = later(0, lambda seen: seen.waiting[0])
     waiting_bytes: int = later(0, lambda seen: seen.waiting[1])
-    ahead_s: float = later(0.0, lambda seen: _ahead_s(seen.progress.last_fetch.ahead_s))
+    ahead_s: float = later(
+        0.0, lambda seen: each if (each := seen.progress.last_fetch.ahead_s) > AHEAD_S else 0.0
+    )
 
     @property
     def children(self) -> tuple[ChildView, ...]:

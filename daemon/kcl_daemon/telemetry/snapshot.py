@@ -128,6 +128,7 @@ class Snapshot:
     moves: tuple[MoveView, ...] = ()
     fleet_age_s: float | None = None
     loop_lag_s: float = 0.0
+    clock_ahead_s: float | None = None
     spark: SparkView | None = None
     landing: LandingView | None = None
     place: str = ""
@@ -274,10 +275,13 @@ class Snapshots:
             renewed_s=max(held_s, default=None),
             shards=self._shards(shards, now_s),
             fleet=() if monitor is None else self._leases(monitor),
-            workers=() if monitor is None else self._workers(monitor),
+            workers=()
+            if monitor is None
+            else worker_views(monitor.workers, monitor.leases, monitor.reported_s),
             moves=tuple(MoveView(now_s - move.at_s, move.key, move.reason) for move in active_leases.moves),
             fleet_age_s=None if monitor is None else monitor.age_s,
             loop_lag_s=worker.watchdog.loop_lag_s,
+            clock_ahead_s=worker.watchdog.clock_ahead_s(),
             spark=helper if isinstance(helper, SparkView) else None,
             landing=helper if isinstance(helper, LandingView) else None,
             place=self._place(),
@@ -330,9 +334,6 @@ class Snapshots:
         if self._leases_shown[0] is not monitor.leases:
             self._leases_shown = (monitor.leases, tuple(map(lease_view, monitor.leases)))
         return self._leases_shown[1]
-
-    def _workers(self, monitor: FleetMonitor) -> tuple[WorkerView, ...]:
-        return worker_views(monitor.workers, monitor.leases, monitor.reported_s)
 
     def _shards(self, shards: tuple[ActiveLease, ...], now_s: float) -> tuple[ShardView, ...]:
         known = [each for shard in shards for each in (shard, *shard.progress.lanes.values())]

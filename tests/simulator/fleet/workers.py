@@ -317,6 +317,7 @@ class Fleet:
         clock = drawn_clock(chance.fork("clock"), life, skew_s=self._plan.skew_s, drift=self._plan.drift)
         adapters = Adapters(
             clock=clock,
+            clock_ahead_s=lambda: clock.ahead_s,
             randomness=chance.fork("randomness"),
             kinesis=self._streams_for(life, clock, scan := self._scan(life)),
             scan=scan,

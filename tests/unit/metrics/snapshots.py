@@ -105,6 +105,7 @@ def snapshot(
         leaderless_s=None,
         renewed_s=1.0,
         shards=shards,
+        clock_ahead_s=-0.4,
         spark=spark,
         landing=landing,
         latencies=latencies(*shards),

@@ -134,7 +134,7 @@ def test_an_alert_says_what_happened_and_what_to_do(rule: dict[str, Any]) -> Non
     assert re.fullmatch(r"Kcl[A-Za-z]+", rule["alert"])
     assert rule["labels"]["severity"] in {"page", "ticket"}
     assert rule["annotations"]["summary"] and rule["annotations"]["description"].endswith(".")
-    assert re.search(r"[<>=]\s*[0-9.]+$", rule["expr"])
+    assert re.search(r"[<>=]\s*-?[0-9.]+$", rule["expr"])
     assert re.fullmatch(r"[0-9]+[smh]", rule.get("for", "1m"))
     # What is spoken of must be known: labels that an aggregation has dropped are empty in the text.
     spoken = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 
 import anyio
+import pytest
 
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.progress.progress import ActiveLeases, LeaseProgress, WaitReason
@@ -205,19 +207,21 @@ def test_a_rate_is_of_the_last_seconds() -> None:
     run_virtual(course)
 
 
-def test_arrivals_in_the_future_are_told_of_once_an_hour() -> None:
+@pytest.mark.parametrize("ahead_s", [-7200.04, 30.04])
+def test_a_wrong_clock_is_told_of_once_an_hour(ahead_s: float) -> None:
     async def course() -> None:
         stage = Stage()
-        stage.held.progress.last_fetch.answer(behind_ms=0, empty=True, now_s=stage.clock.monotonic())
-        stage.held.progress.last_fetch.ahead_s = 0.9
-        await stage.passes(10)
-        assert stage.events == [], "clocks differ by less"
-        stage.held.progress.last_fetch.ahead_s = 12.34
+        for known_s in (None, -30.0, 30.0):
+            stage.watchdog.clock_ahead_s = partial(next, repeat(known_s))
+            await stage.passes(10)
+        assert stage.events == [], "not known, or hardly wrong"
+        stage.active_leases.remove(stage.held)
+        stage.watchdog.clock_ahead_s = lambda: ahead_s
         await stage.passes(3500)
-        told = [fields for _, event, fields in stage.log.lines if event == "arrivals_ahead_of_clock"]
-        assert [each["ahead_s"] for each in told] == [12.3]
+        told = [fields for _, event, fields in stage.log.lines if event == "clock_is_wrong"]
+        assert [each["ahead_s"] for each in told] == [round(ahead_s, 1)]
         assert "NTP" in str(told[0]["advice"])
         await stage.passes(200)
-        assert [event for _, event in stage.events].count("arrivals_ahead_of_clock") == 2
+        assert [event for _, event in stage.events].count("clock_is_wrong") == 2
 
     run_virtual(course)
