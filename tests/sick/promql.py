@@ -235,10 +235,11 @@ class _Parser:
         self._expect("[")
         span_s = self._seconds()
         self._expect("]")
+        offset_s = self._seconds() if self._skip("offset") else 0.0
         self._expect(")")
 
         def of_range(store: Store, at_s: float) -> Vector:
-            found: Vector = {}
+            found, at_s = Vector(), at_s - offset_s
             for labels, samples in store.within(selector, at_s - span_s, at_s).items():
                 if name in _OVER_TIME:
                     found[_nameless(labels)] = _OVER_TIME[name]([value for _, value in samples])

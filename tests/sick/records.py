@@ -13,7 +13,7 @@ from kcl_daemon.leases.holds import Hold
 from tests.sick.fleets import PLAIN, answers, denied, refuses, throttled
 from tests.sick.network import Refusal
 from tests.sick.sickness import Sickness, nothing
-from tests.sick.stage import Stage, kill
+from tests.sick.stage import MIB, Stage, kill
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.faults.behaviour import Behaviour, Mischief, When
 from tests.simulator.faults.life import Service
@@ -118,6 +118,15 @@ async def _resume(stage: Stage) -> None:
 
 def _poison(stage: Stage) -> None:
     stage.children.poison_every = 7
+
+
+def _leak(stage: Stage) -> None:
+    memory = stage.fleet.memory
+    memory.kept_bytes_per_s, memory.since_s = 2 * MIB, stage.at_s
+
+
+def _leak_no_more(stage: Stage) -> None:
+    stage.fleet.memory.kept_bytes_per_s = 0
 
 
 def _rejects(stage: Stage) -> None:
@@ -323,5 +332,16 @@ RECORDS: Final = (
         words=(("page", "broke the protocol"),),
         do="Repair the client library of the program, or take another version.",
         ends_within_s=240.0,
+    ),
+    Sickness(
+        name="the memory of a child grows",
+        broken="The program keeps two MiB a second of what it gets.",
+        breaks=_leak,
+        heals=_leak_no_more,
+        alert="KclChildMemoryGrows",
+        lasts_s=900.0,
+        words=(("status", "700 MiB"),),
+        do="Find what the program keeps; `childMemoryLimitBytes` ends a child before the memory of the host ends.",
+        daily=True,
     ),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
@@ -26,7 +26,7 @@ from kcl_daemon.exporters import MeteredWorker, telemetry_of
 from kcl_daemon.leases.row import Row
 from kcl_daemon.ports import Kinesis, Table, Tables
 from kcl_daemon.telemetry.prometheus import PrometheusExposition
-from kcl_daemon.telemetry.snapshot import Snapshot, Snapshots
+from kcl_daemon.telemetry.snapshot import ResidentMemory, Snapshot, Snapshots
 from kcl_local.kinesis.model import KinesisModel
 from tests.sick.account import Account, AnyLanding
 from tests.sick.network import WATCHER, Refusal, Refusals, SickNetwork
@@ -49,6 +49,7 @@ from tests.simulator.rules.truth import Truth
 from tests.simulator.trace import Trace
 
 JOB: Final = "orders"
+MIB: Final = 1 << 20
 SCRAPED_EVERY_S: Final = 15.0
 _SEEN_EVERY_S: Final = 30.0
 _RESTART_S: Final = 5.0
@@ -73,6 +74,17 @@ class HeardTrace(Trace):
             if now() - self._heard_s.get(told, -_SEEN_EVERY_S) >= _SEEN_EVERY_S:
                 self.heard.append((now(), told))
                 self._heard_s[told] = now()
+
+
+class SimMemory(ResidentMemory):
+    """Of children that keep `kept_bytes_per_s` of what they get, from `since_s` on."""
+
+    kept_bytes_per_s = 0
+    since_s = 0.0
+
+    def of(self, pids: Iterable[int]) -> dict[int, int | None]:
+        """What they use now."""
+        return dict.fromkeys(pids, 100 * MIB + int(self.kept_bytes_per_s * (now() - self.since_s)))
 
 
 class SickProcess(SimWorker):
@@ -112,6 +124,7 @@ class WatchedFleet(Fleet):
         self.shown: dict[SimWorker, Shown] = {}
         self.said: list[tuple[float, str]] = []
         self.restarts = True
+        self.memory = SimMemory(SimClock(Life("memory")))
         self.change: Callable[[Settings], Settings] = lambda settings: settings
         WatchedFleet.current = self
 
@@ -129,6 +142,7 @@ class WatchedFleet(Fleet):
 
         telemetry = telemetry_of(settings, adapters, snapshot=snapshot, serves_metrics=True)
         application = Application(settings, telemetry.adapters)
+        application.snapshots.memory = self.memory
         self.shown[worker] = Shown(telemetry.exposition(), application.snapshots)
         return telemetry.background(application.worker)
 

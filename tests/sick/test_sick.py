@@ -10,16 +10,19 @@ import pytest
 
 from tests.sick.all import SICKNESSES
 from tests.sick.healthy import HEALTHY, Healthy, alarms
+from tests.sick.promql import Store, samples
 from tests.sick.promtool import PROMTOOL, complaints
-from tests.sick.rules import rules
+from tests.sick.rules import firings, rules
 from tests.sick.runbook import PAGE, written
 from tests.sick.sickness import Sickness, broken_promises, played
+from tests.sick.stage import MIB
 
 
 def _one(sickness: Sickness) -> object:
     return pytest.param(sickness, id=sickness.name, marks=() if sickness.daily else (pytest.mark.prove,))
 
 
+_MEMORY = "kcl_child_resident_memory_bytes"
 EVENTS = PAGE.with_name("events.md")
 each_sickness = pytest.mark.parametrize("sickness", [_one(each) for each in SICKNESSES])
 
@@ -49,6 +52,19 @@ def test_nothing_fires_in_six_hours_of_a_fleet_that_is_well(healthy: Healthy) ->
 def test_nothing_fires_while_a_fleet_is_deployed() -> None:
     deploys = next(each for each in HEALTHY if each.name == "deploys")
     assert alarms(deploys, 0.5) == ()
+
+
+@pytest.mark.parametrize(("mib_per_h", "hours", "fires"), [(240, 5, True), (20, 12, False)])
+def test_a_child_that_leaks_slowly_is_a_ticket_and_a_cache_that_fills_is_none(
+    mib_per_h: int, hours: int, *, fires: bool
+) -> None:
+    store, until_s = Store(), 3600 * hours
+    for at_s in range(0, until_s, 60):
+        size = (500 + mib_per_h * at_s / 3600) * MIB
+        store.scraped("worker", at_s, samples(f"{_MEMORY} {size}", job="j", instance="w"))
+    found = [each for each in firings(store, until_s) if each.alert == "KclChildMemoryGrows"]
+    assert bool(found) is fires
+    assert all(each.from_s < 3 * 3600 for each in found)
 
 
 def test_an_alert_counts_each_unread_shard_once_though_leader_and_watcher_do() -> None:

@@ -247,7 +247,7 @@ class Snapshots:
         self._helper = helper
         self._place = place
         self._began_s = clock.monotonic()
-        self._memory = ResidentMemory(clock)
+        self.memory = ResidentMemory(clock)
         self._viewer = worker.monitor.another()
         self._reading = anyio.Lock()
         self._tried_s: dict[str, float] = {}
@@ -339,7 +339,7 @@ class Snapshots:
         known = [each for shard in shards for each in (shard, *shard.progress.lanes.values())]
         pids = [each.progress.child.pid for each in known if each.progress.child is not None]
         self._stderr.keep({*pids, *map(name_of, known)})
-        look = Look(self._worker.watchdog, now_s, self._memory.of(pids), self._stderr)
+        look = Look(self._worker.watchdog, now_s, self.memory.of(pids), self._stderr)
         return tuple(seen_as(ShardView, SeenLease(shard, look)) for shard in shards)
 
 
