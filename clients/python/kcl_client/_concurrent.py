@@ -14,7 +14,6 @@ from kcl_client._processor import (
     CHECKPOINT_ATTEMPTS,
     AsyncCheckpointer,
     AsyncRecordProcessor,
-    Concurrency,
     Record,
     RejectRecord,
     batch_of,
@@ -22,7 +21,7 @@ from kcl_client._processor import (
     size_of,
 )
 from kcl_client._session import DaemonGone, ProcessorFailed, Runtime, Session, SessionOptions, is_end_of_shard
-from kcl_client._window import Entry, Window
+from kcl_client._window import Concurrency, Entry, Window
 from kcl_protocol import errors, messages
 from kcl_protocol.conversation import State
 from kcl_protocol.messages import Action, CheckpointAnswer, CheckpointRequest, RejectAnswer

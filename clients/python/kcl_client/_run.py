@@ -20,8 +20,6 @@ from typing import Final
 from kcl_client._processor import (
     AsyncRecordProcessor,
     Checkpointer,
-    Concurrency,
-    Order,
     PlainRuntime,
     RecordProcessor,
     check_processor,
@@ -29,6 +27,7 @@ from kcl_client._processor import (
 )
 from kcl_client._session import READ_BYTES, ProcessorFailed, Session, SessionOptions
 from kcl_client._timed import TimedProcessor, TimedSession, input_within
+from kcl_client._window import Concurrency, Order
 from kcl_protocol.errors import ProtocolError
 
 EXIT_USER_ERROR: Final = 70

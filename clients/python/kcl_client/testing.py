@@ -13,8 +13,6 @@ from typing import Final
 from kcl_client._processor import (
     AsyncRecordProcessor,
     Checkpointer,
-    Concurrency,
-    Order,
     PlainRuntime,
     RecordProcessor,
     check_processor,
@@ -22,6 +20,7 @@ from kcl_client._processor import (
 )
 from kcl_client._run import EXIT_USER_ERROR
 from kcl_client._session import ProcessorFailed, Session, SessionOptions
+from kcl_client._window import Concurrency, Order
 from kcl_protocol.codec import Stray
 from kcl_protocol.conversation import DaemonSide
 from kcl_protocol.errors import (

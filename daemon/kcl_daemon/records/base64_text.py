@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from itertools import repeat
+from itertools import chain, repeat
 from operator import getitem
 from typing import Final, cast
 
@@ -17,7 +18,10 @@ _UNQUOTED: Final = slice(1, -1)
 _view: Final = cast("Callable[[Raw], memoryview]", memoryview)
 _cut: Final = cast("Callable[[memoryview, slice], memoryview]", getitem)
 _decoder: Final = Decoder(bytes)
-_encode: Final[Callable[[bytes], bytes]] = Encoder().encode
+_encode: Final[Callable[[bytes | Sequence[Raw]], bytes]] = Encoder().encode
+# At -3: what may be padding, before the quote.
+_padding_at: Final = struct.Struct("BB").unpack_from
+_COPIED_TOGETHER: Final = 256
 
 
 class Base64Text:
@@ -60,3 +64,25 @@ class Base64Text:
 
 
 BASE64: Final = Base64Text()
+
+
+def bytes_of(text: Raw) -> int:
+    text_bytes = len(text) - 2
+    return text_bytes * 3 // 4 - bytes(_padding_at(text, -3)).count(b"=") if text_bytes else 0
+
+
+def bytes_of_long(texts: Sequence[Raw]) -> int:
+    try:
+        padding = bytes(chain.from_iterable(map(_padding_at, texts, repeat(-3)))).count(b"=")
+    except struct.error:
+        return sum(map(bytes_of, texts))
+    return (sum(map(len, texts)) - 2 * len(texts)) * 3 // 4 - padding
+
+
+def bytes_of_short(texts: Sequence[Raw]) -> int:
+    letters = padding = 0
+    for begin in range(0, len(texts), _COPIED_TOGETHER):
+        together = _encode(texts[begin : begin + _COPIED_TOGETHER])
+        letters += len(together) - 1
+        padding += len(together) - len(together.replace(b"=", b""))
+    return (letters - 3 * len(texts)) * 3 // 4 - padding  # without quotes and commas

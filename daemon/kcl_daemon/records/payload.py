@@ -18,7 +18,7 @@ from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import astuple, replace
 
-from kcl_daemon.records.base64_text import BASE64, FAST_FROM_BYTES, HAS_FAST
+from kcl_daemon.records.base64_text import BASE64, FAST_FROM_BYTES, bytes_of, bytes_of_long, bytes_of_short
 from kcl_protocol.codec import FRAME_START, decode_daemon_line
 from kcl_protocol.messages import ProcessRecords, Record, RecordSchema
 from kcl_protocol.sequence import ExtendedSequenceNumber
@@ -205,11 +205,8 @@ _number_of: Final = attrgetter("sequence_number")
 _arrival_of: Final = attrgetter("approximate_arrival_timestamp")
 _sub_number_of: Final = attrgetter("sub_sequence_number")
 _prefix_of: Final = struct.Struct(f"{len(_AGGREGATE_PREFIX)}s").unpack_from
-# At -3: what may be padding, before the quote.
-_padding_at: Final = struct.Struct("BB").unpack_from
 # With `RECORD_OVERHEAD_BYTES`: to copy less is quicker than to look at its end.
 _SHORT_BYTES: Final = 1200
-_COPIED_TOGETHER: Final = 256
 
 
 class Payload:
@@ -271,9 +268,7 @@ class Payload:
     @property
     def span_ms(self) -> int:
         """From the first record to the last; 0 where that is not known."""
-        if not self:
-            return 0
-        first_ms, last_ms = self.first_arrival_ms, self.last_arrival_ms
+        first_ms, last_ms = (self.first_arrival_ms, self.last_arrival_ms) if self else (None, None)
         return 0 if first_ms is None or last_ms is None else max(0, last_ms - first_ms)
 
     def _record(self, index: Literal[0, -1]) -> AnyRecord:
@@ -287,19 +282,12 @@ class Payload:
 
     def _counted_bytes(self) -> int:
         texts = [record.data for record in self.records]
-        if self.size_bytes < _SHORT_BYTES * len(texts):
-            return _bytes_of_short(texts)
-        try:
-            padding = bytes(chain.from_iterable(map(_padding_at, texts, repeat(-3)))).count(b"=")
-        except struct.error:
-            return sum(map(data_bytes_of, self.records))
-        return (sum(map(len, texts)) - 2 * len(texts)) * 3 // 4 - padding
+        are_short = self.size_bytes < _SHORT_BYTES * len(texts)
+        return bytes_of_short(texts) if are_short else bytes_of_long(texts)
 
     def after(self, position: ExtendedSequenceNumber) -> Payload:
-        if not self or position < self.first:
-            return self
-        rest = [each for each in self.records if position < each.position]
-        return self.some(rest)
+        is_later = not self or position < self.first
+        return self if is_later else self.some([each for each in self.records if position < each.position])
 
     def arrived_before(self, time_ms: int) -> Payload:
         """Up to the first record that arrived then or later, whatever follows it."""
@@ -454,20 +442,8 @@ class _Expanded(Payload):
         )
 
 
-def _bytes_of_short(texts: Sequence[Raw]) -> int:
-    letters = padding = 0
-    for begin in range(0, len(texts), _COPIED_TOGETHER):
-        together = _encoder.encode(texts[begin : begin + _COPIED_TOGETHER])
-        letters += len(together) - 1
-        padding += len(together) - len(together.replace(b"=", b""))
-    return (letters - 3 * len(texts)) * 3 // 4 - padding  # without quotes and commas
-
-
 def data_bytes_of(record: AnyRecord) -> int:
-    if isinstance(record, UserRecord):
-        return len(record.body)
-    text_bytes = len(record.data) - 2
-    return text_bytes * 3 // 4 - bytes(_padding_at(record.data, -3)).count(b"=") if text_bytes else 0
+    return len(record.body) if isinstance(record, UserRecord) else bytes_of(record.data)
 
 
 def _data_bytes(records: Sequence[AnyRecord]) -> int:
@@ -520,9 +496,7 @@ def _of_row(row: Row) -> AnyRecord:
 
 
 def _without_defaults(record: SchemaRecord) -> RawRecord:
-    if record.schema_name is not NULL:
-        return record
-    return RawRecord(*astuple(record)[:_OWN_FIELDS])
+    return record if record.schema_name is not NULL else RawRecord(*astuple(record)[:_OWN_FIELDS])
 
 
 def key_text(record: AnyRecord) -> str | None:
@@ -587,9 +561,9 @@ def _key(text: str | None) -> Raw:
 
 
 def _schema(record: AnyRecord) -> RecordSchema | None:
-    if not isinstance(record, SchemaRecord):
-        return None
-    return RecordSchema(*map(_text, astuple(record)[_OWN_FIELDS:]))
+    if isinstance(record, SchemaRecord):
+        return RecordSchema(*map(_text, astuple(record)[_OWN_FIELDS:]))
+    return None
 
 
 def _text(raw: Raw) -> str:
@@ -601,7 +575,7 @@ def _text(raw: Raw) -> str:
 
 
 def user_record_type(size_bytes: int, count: int) -> MakeUserRecord:
-    return _encoded_record if HAS_FAST and size_bytes >= FAST_FROM_BYTES * count else UserRecord
+    return _encoded_record if BASE64.fast_encode and size_bytes >= FAST_FROM_BYTES * count else UserRecord
 
 
 def _encoded_record(
