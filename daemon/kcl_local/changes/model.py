@@ -28,7 +28,6 @@ class StreamsModel(FaultyService):
         self._now_s = 0.0
         self._streams: dict[str, Stream] = {}
         self._of_table: dict[str, Stream] = {}
-        self._reads = 0
         self.partitions: dict[str, int] = {}
         """How many shards a stream begins with, by the table's ARN; otherwise one."""
         self.options = options
@@ -234,8 +233,8 @@ class StreamsModel(FaultyService):
         if since < changes.trimmed_to:
             raise _trimmed(shard)
         start, end = changes.page(since, limit, self.options.answer_bytes_max)
-        self._reads += 1
-        if self.options.empty_every and self._reads % self.options.empty_every == 0:
+        shard.reads += 1
+        if self.options.empty_every and shard.reads % self.options.empty_every == 0:
             end = start
         following = b""
         if shard.is_open or end < len(changes.numbers):

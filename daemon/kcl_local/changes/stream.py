@@ -32,8 +32,8 @@ class StreamsOptions:
     """Defaults are the service's.
 
     A life is up to `life_jitter` of it longer or shorter. A list shows a closed shard as open for `closing_lag_s`, and
-    a child after `children_lag_s`. A stream is ENABLING and DISABLING for `changing_s`. Each `empty_every`th answer of
-    GetRecords has no records.
+    a child after `children_lag_s`. A stream is ENABLING and DISABLING for `changing_s`. Each `empty_every`th answer for a
+    shard is empty.
     """
 
     shard_life_s: float = 4 * 3600.0
@@ -109,6 +109,7 @@ class Shard:
     last: int | None = None
     closed_s: float | None = None
     changes: ChangeLog = field(default_factory=ChangeLog)
+    reads: int = 0
 
     @property
     def is_open(self) -> bool:

@@ -269,6 +269,17 @@ def test_some_answers_are_empty_though_there_is_more() -> None:
     assert pages == [["a"], [], ["b"], [], ["c"]]
 
 
+def test_a_shard_does_not_get_all_the_empty_answers_because_of_how_others_are_read() -> None:
+    world = World(StreamsOptions(empty_every=2))
+    for key in "abc":
+        world.put(key)
+    one = world.iterator(world.open_shard.shard_id)
+    world.model.roll(TABLE)
+    other = world.iterator(world.open_shard.shard_id)
+    world.read(other)
+    assert world.read(one, Limit=1)[0] == ["a"]
+
+
 def test_an_item_that_expires_is_removed_by_the_service() -> None:
     world = World()
     world.model.write(TABLE, {"id": {"S": "a"}}, None, by_ttl=True)
