@@ -120,26 +120,30 @@ def _judged(code: int | None, limit_s: float, *, count: int | None, changed: boo
 def _ran(part: Part, log: Path, limit_s: float, root: Path) -> int | None:
     """Its exit code, None if it took too long; whatever it has started is gone afterwards."""
     mark = f"{os.getpid()}-{log.stem}-{monotonic_s()}"
+    process: subprocess.Popen[bytes] | None = None
     with log.open("wb") as said:
-        process = subprocess.Popen(
-            part.command,
-            cwd=root,
-            env={**os.environ, _MARK: mark},
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
         try:
+            process = subprocess.Popen(
+                part.command,
+                cwd=root,
+                env={**os.environ, _MARK: mark},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
             if part.beside is Beside.WHAT_WAITS:
                 give_way(process.pid)
             return process.wait(limit_s)
         except subprocess.TimeoutExpired:
+            assert process is not None
             _print_stacks(process)
             return None
         finally:
+            # Without a process there may be one all the same: an interrupt can come when it has just begun.
             _end(_left(process, mark))
-            process.wait()
+            if process is not None:
+                process.wait()
 
 
 def give_way(pid: int) -> None:
@@ -161,11 +165,11 @@ def _print_stacks(process: subprocess.Popen[bytes]) -> None:
         process.wait(_STACKS_WITHIN_S)
 
 
-def _left(process: subprocess.Popen[bytes], mark: str) -> set[psutil.Process]:
+def _left(process: subprocess.Popen[bytes] | None, mark: str) -> set[psutil.Process]:
     """What still runs: the process, all below it, and what bears the mark of the part, wherever that has gone."""
     found: set[psutil.Process] = set()
     with suppress(psutil.NoSuchProcess):
-        if process.poll() is None:
+        if process is not None and process.poll() is None:
             found |= {psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)}
     for each in psutil.process_iter():
         with suppress(psutil.Error):
