@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio  # noqa: TID251 - the user's coroutines are asyncio's, and anyio would be a dependency of every child
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kcl_client._processor import (
     CHECKPOINT_ATTEMPTS,
@@ -21,11 +21,14 @@ from kcl_client._processor import (
     size_of,
 )
 from kcl_client._session import DaemonGone, ProcessorFailed, Runtime, Session, SessionOptions, is_end_of_shard
-from kcl_client._window import Concurrency, Entry, Window
+from kcl_client._window import Entry, Window
 from kcl_protocol import errors, messages
 from kcl_protocol.conversation import State
 from kcl_protocol.messages import Action, CheckpointAnswer, CheckpointRequest, RejectAnswer
 from kcl_protocol.sequence import ExtendedSequenceNumber
+
+if TYPE_CHECKING:
+    from kcl_client._session import Concurrency
 
 # After a failure. The Java daemon does not answer between two actions.
 _LAST_CHECKPOINT_S: Final = 5.0

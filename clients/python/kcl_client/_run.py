@@ -25,9 +25,8 @@ from kcl_client._processor import (
     check_processor,
     complete,
 )
-from kcl_client._session import READ_BYTES, ProcessorFailed, Session, SessionOptions
+from kcl_client._session import READ_BYTES, Concurrency, Order, ProcessorFailed, Session, SessionOptions
 from kcl_client._timed import TimedProcessor, TimedSession, input_within
-from kcl_client._window import Concurrency, Order
 from kcl_protocol.errors import ProtocolError
 
 EXIT_USER_ERROR: Final = 70

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
-from typing import ClassVar, Final, Generic, ParamSpec, Protocol, TypeVar, assert_never
+from typing import ClassVar, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, assert_never
 
 from kcl_client._processor import (
     CHECKPOINT_ATTEMPTS,
@@ -125,6 +125,29 @@ class ProcessorFailed(Exception):
 
 
 class DaemonGone(Exception): ...
+
+
+Order = Literal["key", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """`run` explains it. With `finish_batches` a batch is answered only when it is done."""
+
+    most: int = 1
+    order: Order = "key"
+    checkpoint_every_s: float = 10.0
+    max_outstanding: int = 10_000
+    max_outstanding_bytes: int = 64 * 1024 * 1024
+    finish_batches: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.most, self.max_outstanding, self.max_outstanding_bytes) < 1:
+            raise ValueError(f"concurrency and the limits of outstanding records must be at least 1: {self}")
+        if not self.checkpoint_every_s > 0:
+            raise ValueError(f"checkpoint_every_s must be above 0: {self.checkpoint_every_s}")
+        if self.order not in {"key", "none"}:
+            raise ValueError(f'order must be "key" or "none": {self.order!r}')
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from kcl_client._processor import (
     complete,
 )
 from kcl_client._run import EXIT_USER_ERROR
-from kcl_client._session import ProcessorFailed, Session, SessionOptions
-from kcl_client._window import Concurrency, Order
+from kcl_client._session import Concurrency, Order, ProcessorFailed, Session, SessionOptions
 from kcl_protocol.codec import Stray
 from kcl_protocol.conversation import DaemonSide
 from kcl_protocol.errors import (

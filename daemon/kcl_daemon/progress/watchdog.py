@@ -369,7 +369,7 @@ class Watchdog:
     def _drop_released(self, shards: tuple[ActiveLease, ...]) -> None:
         up = {watched.key for watched in shards}
         self._measured = {key: measured for key, measured in self._measured.items() if key in up}
-        self._told_s = {told: at_s for told, at_s in self._told_s.items() if told[1] in {None, *up}}
+        self._told_s = {told: at_s for told, at_s in self._told_s.items() if told[1] is None or told[1] in up}
         self._reports = {key: report for key, report in self._reports.items() if key[0] in up}
 
     def _check(self, watched: ActiveLease, now_s: float, timeout_s: float) -> None:

@@ -290,9 +290,7 @@ class ShardView:
     read_bytes: int = later(0, lambda seen: seen.progress.flow.read_bytes)
     waiting_records: int = later(0, lambda seen: seen.waiting[0])
     waiting_bytes: int = later(0, lambda seen: seen.waiting[1])
-    ahead_s: float = later(
-        0.0, lambda seen: each if (each := seen.progress.last_fetch.ahead_s) > AHEAD_S else 0.0
-    )
+    ahead_s: float = later(0.0, lambda seen: s if (s := seen.progress.last_fetch.ahead_s) > AHEAD_S else 0.0)
 
     @property
     def children(self) -> tuple[ChildView, ...]:

@@ -26,8 +26,7 @@ from kcl_client import (
 )
 from kcl_client._asynchronous import AsyncRuntime
 from kcl_client._concurrent import session_of
-from kcl_client._session import ProcessorFailed, SessionOptions
-from kcl_client._window import Concurrency
+from kcl_client._session import Concurrency, ProcessorFailed, SessionOptions
 from kcl_client.testing import Ending, drive, make_record
 from kcl_protocol.codec import decode_child_line, encode
 from kcl_protocol.errors import RemoteProtocolError
