@@ -28,11 +28,11 @@ _ASSIGNED = re.compile(
     r"(?=[\w.-]*?(?:secret|passw(?:or)?d|session_?token|security-?token|admin_?token(?!_?file)|access_?key|x-amz-signature))"
     r"[\w.-]++[\"']?\s*+[=:]\s*+[\"']?)[^\s\"'&,;]++"
 )
-# In the parameters of an address (`sc://HOST/;token=...`) a bare `token` is a secret.
+# In the parameters of an address (`sc://HOST/;token=...`) bare `token` and `sig` are secret.
 _PARAMETER = re.compile(
-    r"(?i)([;?&](?:(?:access|auth|bearer|id|refresh)[_-]?)?(?:token|api[_-]?key)=)[^\s\"'&;]+"
+    r"(?i)([;?&](?:(?:(?:access|auth|bearer|id|refresh)[_-]?)?(?:token|api[_-]?key)|sig)=)[^\s\"'&;]+"
 )
-_ASSIGNED_HINT = re.compile(r"(?i)secret|passw|token|(?:access|api)[_-]?key|x-amz-signature")
+_ASSIGNED_HINT = re.compile(r"(?i)secret|passw|token|(?:access|api)[_-]?key|x-amz-signature|[?&]sig=")
 _URL_USER = re.compile(r"(://)[^/\s@]++@")
 _CUT_URL_USER = re.compile(r"(://)[^/\s@]++\Z")
 _SIGNATURE = re.compile(r"(AWS4-HMAC-SHA256)\s.*")

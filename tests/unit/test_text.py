@@ -29,6 +29,10 @@ from kcl_daemon.text import MASK, MASKED_CHARACTERS, encodable, is_secret_name, 
         ("sc://h/;password=abc;secret=def;x=y", f"sc://h/;password={MASK};secret={MASK};x=y"),
         ('"https://h/a?token=abc&b=c"', f'"https://h/a?token={MASK}&b=c"'),
         ("https://h/?a=b&access_token=abc", f"https://h/?a=b&access_token={MASK}"),
+        (
+            "https://a.blob.core.windows.net/c?sv=2024&sig=abc%3D&se=x",
+            f"https://a.blob.core.windows.net/c?sv=2024&sig={MASK}&se=x",
+        ),
         ("https://h/?api_key=abc", f"https://h/?api_key={MASK}"),
     ],
 )

@@ -227,7 +227,7 @@ class AdminSite:
         self._metrics = metrics
         self._history = ThroughputHistory()
         self._live: tuple[float, AdminResponse] | None = None
-        self._render_s: deque[float] = deque([0.0], maxlen=_RENDERINGS)
+        self._render_s: deque[float] = deque(maxlen=_RENDERINGS)
         self._paths: dict[str, Callable[[AdminRequest], Awaitable[AdminResponse]]] = {
             "/": self._page,
             "/live": self._live_part,
@@ -290,7 +290,7 @@ class AdminSite:
         return AdminResponse(HTTPStatus.OK, await self._joined(_encoded(pieces)), HTML, headers)
 
     async def _live_part(self, _: AdminRequest) -> AdminResponse:
-        """Viewers share a rendering for one second."""
+        """Viewers share a rendering for 1 s."""
         kept = self._live
         if kept is not None and self._clock.monotonic() - kept[0] < _KEEP_S:
             return kept[1]
@@ -304,9 +304,8 @@ class AdminSite:
     async def _status(self, _: AdminRequest) -> AdminResponse:
         snapshot = await self._source.asked()
         now_s = self._seen(snapshot)
-        return AdminResponse(
-            HTTPStatus.OK, await self._joined(status_document(snapshot, self._history, now_s=now_s)), JSON
-        )
+        pieces = status_document(snapshot, self._history, now_s=now_s)
+        return AdminResponse(HTTPStatus.OK, await self._joined(pieces), JSON)
 
     async def _capacity(self, _: AdminRequest) -> AdminResponse:
         snapshot = await self._source.asked_capacity()
@@ -323,7 +322,8 @@ class AdminSite:
     @property
     def _every_s(self) -> float:
         """By the quickest of the last renderings: the machine may have stood still."""
-        return min(max(LIVE_EVERY_S, min(self._render_s) / _PART_OF_A_CORE), LIVE_AT_LEAST_EVERY_S)
+        seldom_s = min(self._render_s, default=0.0) / _PART_OF_A_CORE
+        return min(max(LIVE_EVERY_S, seldom_s), LIVE_AT_LEAST_EVERY_S)
 
     async def _joined(self, pieces: Iterable[bytes]) -> bytes:
         done: list[bytes] = []

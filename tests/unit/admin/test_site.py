@@ -249,7 +249,7 @@ def test_who_looks_costs_less_than_one_percent_of_a_core(record_property: Record
     gc.collect()  # as above
     took_s, every_s = min(anyio.run(main) for _ in range(6))
     record_property("percent", round(100 * took_s / every_s, 2))
-    assert took_s / every_s < 0.008
+    assert took_s / every_s < 0.005
 
 
 SAID = Capacity(1_770_000_000_000, WorkerId("w-1"), 2, 0, 3, "a reason", "90 s behind", "", BEHIND)
