@@ -47,6 +47,18 @@ with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=su
     assert process.wait(60) == 0
 import kcl_local.demo.command
 """
+PLAIN: Final = """
+import click
+from kcl_daemon.cli import main
+tried = []
+for name in main.list_commands(click.Context(main)):
+    try:
+        main([name, "--help"], standalone_mode=False)
+        tried.append(name)
+    except click.ClickException as error:
+        assert "pip install" in str(error), error
+assert {"run", "status", "leases", "watch", "check"} <= set(tried), tried
+"""
 USES: Final = {
     "local": LOCAL,
     "schemas": "import kcl_client.schemas, fastavro, google.protobuf, grpc_tools.protoc",
@@ -140,6 +152,15 @@ def test_every_extra_for_users_is_tried() -> None:
 
 @pytest.mark.parametrize("extra", sorted(USES))
 def test_an_extra_alone_is_enough(extra: str, tmp_path: Path) -> None:
+    run_with(extra, USES[extra], tmp_path)
+
+
+def test_each_command_of_a_plain_installation_can_be_called_or_names_its_extra(tmp_path: Path) -> None:
+    run_with("", PLAIN, tmp_path)
+
+
+def run_with(extra: str, code: str, tmp_path: Path) -> None:
+    """What is installed with this extra alone runs the program."""
     try:
         distributions = closure(extra)
     except PackageNotFoundError as error:
@@ -147,7 +168,7 @@ def test_an_extra_alone_is_enough(extra: str, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", symlinks=True)
     link(distributions, tmp_path / "site")
     path = os.pathsep.join((str(tmp_path / "site"), *(str(ROOT / each) for each in SOURCES)))
-    run(tmp_path / "venv" / "bin" / "python", USES[extra], path)
+    run(tmp_path / "venv" / "bin" / "python", code, path)
 
 
 @pytest.mark.prove

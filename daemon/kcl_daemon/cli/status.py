@@ -31,7 +31,7 @@ from kcl_daemon.cli.common import (
     settings_of,
     with_file,
 )
-from kcl_daemon.cli.status_view import StatusView, build_view, plain_lines
+from kcl_daemon.cli.status_view import StatusView, build_view, plain_lines, renderable
 from kcl_daemon.config.metrics_and_page import FIT_FOR_A_HEADER, is_token
 from kcl_daemon.config.properties import given_for, normal, variable_for
 from kcl_daemon.errors import ConfigurationError
@@ -218,8 +218,6 @@ def _print(shown: StatusView) -> None:
         return
     from rich.console import Console  # only where there is a terminal
 
-    from kcl_daemon.cli.status_view import renderable  # the same
-
     console = Console()
     console.print(renderable(shown, width=console.width))
 
@@ -249,8 +247,6 @@ def top(source: StatusSource, *, every_s: float) -> None:
 async def _top(source: StatusSource, every_s: float) -> None:
     from rich.console import Console  # `top` alone needs it
     from rich.live import Live  # the same
-
-    from kcl_daemon.cli.status_view import renderable  # the same
 
     console, clock = Console(), SystemClock()
     reported = await _fetched(source)  # only a failure of the first request ends the command

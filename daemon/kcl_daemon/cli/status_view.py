@@ -10,12 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final
-
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Final
 
 from kcl_daemon.admin import view
 from kcl_daemon.admin.site import StatusDocument
@@ -25,6 +20,11 @@ from kcl_daemon.telemetry.helper_views import landing_table, query_table, spark_
 from kcl_daemon.telemetry.shards import CHILDREN
 from kcl_daemon.telemetry.snapshot import Snapshot
 from kcl_daemon.text import duration, on_one_line
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _SPARK_CELLS: Final = 15
@@ -71,11 +71,8 @@ def build_view(status: StatusDocument, *, max_lines: int | None = None, width: i
 
 
 def _printable(table: StatusTable) -> StatusTable:
-    return replace(
-        table,
-        title=on_one_line(table.title),
-        rows=tuple({name: on_one_line(cell) for name, cell in row.items()} for row in table.rows),
-    )
+    rows = tuple({name: on_one_line(cell) for name, cell in row.items()} for row in table.rows)
+    return replace(table, title=on_one_line(table.title), rows=rows)
 
 
 def _in(blocks: Sequence[StatusTable], lines: int) -> Iterator[StatusTable]:
@@ -85,7 +82,8 @@ def _in(blocks: Sequence[StatusTable], lines: int) -> Iterator[StatusTable]:
         rows = lines - kept - _FRAME_LINES
         if number and rows < min(len(block.rows), _LEAST_ROWS):
             return
-        shown = _cut(block, max(rows, 1))
+        most = max(rows, 1)
+        shown = replace(block, rows=block.rows[:most], left_out=max(0, len(block.rows) - most))
         lines -= len(shown.rows) + _FRAME_LINES
         yield shown
 
@@ -102,11 +100,6 @@ def _aligned(block: StatusTable) -> list[str]:
     numbers = {place for place, each in enumerate(block.columns) if each.number}
     rows = [[row[each.name] for each in block.columns] for row in block.rows]
     return aligned([each.heading.lower() for each in block.columns], rows, numbers)
-
-
-def _cut(block: StatusTable, most: int) -> StatusTable:
-    left = max(0, len(block.rows) - most)
-    return replace(block, rows=block.rows[:most], left_out=left)
 
 
 def _lines(snapshot: Snapshot, states: Counter[view.DisplayState]) -> Iterator[str]:
@@ -158,10 +151,14 @@ def spark(samples: Sequence[tuple[float, float]]) -> str:
 
 
 def renderable(shown: StatusView, *, width: int, note: str = "") -> RenderableType:
+    from rich.console import Group  # an extra; so below
+
     return Group(*_parts(shown, width, note))
 
 
 def _parts(shown: StatusView, width: int, note: str) -> Iterator[RenderableType]:
+    from rich.text import Text
+
     if note:
         yield _line(note, "bold red")
     first, *others = shown.lines
@@ -175,6 +172,8 @@ def _parts(shown: StatusView, width: int, note: str) -> Iterator[RenderableType]
 
 
 def _line(words: str, style: str = "") -> Text:
+    from rich.text import Text
+
     return Text(words, style=style, no_wrap=True, overflow="ellipsis")
 
 
@@ -197,6 +196,9 @@ def _least_width(block: StatusTable) -> int:
 
 
 def _table(block: StatusTable, width: int) -> Table:
+    from rich import box
+    from rich.table import Table
+
     cut = width - _least_width(block) + _CUT_WIDTH
     table = Table(
         title=block.title,
@@ -222,7 +224,7 @@ def _table(block: StatusTable, width: int) -> Table:
 
 
 def _styled(name: str, cell: str) -> Text:
-    styled = Text(cell)
+    styled = _line(cell)
     if name == "state":
         styled.stylize(_STYLES[view.TONES[view.DisplayState(cell)]])
     return styled
