@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from math import inf
 from typing import NamedTuple
 
@@ -171,11 +171,11 @@ class Batch:
         last = next((each for each in reversed(parts) if each or each.complete_ms is not None), parts[-1])
         given = [each for each in parts if each] or [parts[-1]]
         payload = Payload.joined([each.payload for each in given]) if len(given) > 1 else given[0].payload
-        earlier = list[tuple[int, ReadFacts]]()
-        for each in given:
-            earlier += each.earlier
-            if each is not given[-1]:
+        earlier = [*given[0].earlier]
+        for each, following in pairwise(given):
+            if each.read != (following.earlier[0][1] if following.earlier else following.read):
                 earlier.append((int(each.payload.last.sequence_number), each.read))
+            earlier += following.earlier
         return Batch(payload, given[-1].read, last.complete_ms, tuple(earlier))
 
 

@@ -222,3 +222,14 @@ def test_a_form_keeps_sub_sequence_numbers_and_facts(version: int | None) -> Non
     again = encoded(part, version)
     assert [each.sub_sequence_number for each in again.records] == list(range(AGGREGATED))
     assert (again.facts, again.complete_ms) == (read.facts, 10)
+
+
+def test_an_aggregate_that_was_cut_and_joined_again_has_the_facts_of_its_answer_once() -> None:
+    data = b64encode(aggregate([("k", b"x", None)] * AGGREGATED)).decode()
+    (whole,) = Batch(Payload.of([Record(data, "k", "7", 5)]), ReadFacts(1.0, 5, 7), 10).opened(SPLIT)
+    other = Batch(Payload.of([Record("YQ==", "k", "8", 6)]), ReadFacts(2.0, 6, 0), 20)
+    joined = Batch.joined([*whole.cut(Limits.of(2, 10_000)), other])
+    assert (joined.earlier, joined.read, joined.complete_ms) == (((7, whole.read),), other.read, 20)
+    head, tail = joined.cut(Limits.of(1, 10_000))
+    assert (head.read, head.earlier, tail.earlier) == (whole.read, (), joined.earlier)
+    assert Batch.joined([head, tail]).earlier == joined.earlier
