@@ -32,7 +32,7 @@ _ASSIGNED = re.compile(
 _PARAMETER = re.compile(
     r"(?i)([;?&](?:(?:(?:access|auth|bearer|id|refresh)[_-]?)?(?:token|api[_-]?key)|sig)=)[^\s\"'&;]+"
 )
-_ASSIGNED_HINT = re.compile(r"(?i)secret|passw|token|(?:access|api)[_-]?key|x-amz-signature|[?&]sig=")
+_ASSIGNED_HINT = re.compile(r"(?i)secret|passw|token|(?:access|api)[_-]?key|x-amz-signature|[;?&]sig=")
 _URL_USER = re.compile(r"(://)[^/\s@]++@")
 _CUT_URL_USER = re.compile(r"(://)[^/\s@]++\Z")
 _SIGNATURE = re.compile(r"(AWS4-HMAC-SHA256)\s.*")

@@ -34,6 +34,7 @@ from kcl_daemon.text import MASK, MASKED_CHARACTERS, encodable, is_secret_name, 
             f"https://a.blob.core.windows.net/c?sv=2024&sig={MASK}&se=x",
         ),
         ("https://h/?api_key=abc", f"https://h/?api_key={MASK}"),
+        ("sc://h/;sig=abc;x=y", f"sc://h/;sig={MASK};x=y"),
     ],
 )
 def test_credentials_are_masked(text: str, expected: str) -> None:
